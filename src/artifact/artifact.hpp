@@ -1,0 +1,55 @@
+// A model directory, opened and checked: geometry, views of all weights, inventory and identity.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "artifact/model_view.hpp"
+#include "base/result.hpp"
+
+namespace lockstep::artifact {
+
+/// One tensor of the inventory, as the files name it.
+struct TensorRecord {
+  std::string name, file;
+  DType dtype;
+  std::vector<std::int64_t> shape;
+  std::uint64_t offset = 0, bytes = 0;  ///< byte range inside `file`
+};
+
+enum class Layout : std::uint8_t { Official, Pack };
+
+struct Identity {
+  std::string config_sha256;
+  std::string runtime_sha256;    ///< of mtplx_runtime.json; empty when there is none
+  std::string inventory_sha256;  ///< over lines "name dtype [d0, d1]\n" in ascending order of name (docs/artifact.md)
+};
+
+class Artifact {
+ public:
+  /// Opens a directory in either layout, checks everything that can be checked without reading weights, and fails on
+  /// the first violation with file, tensor and reason. No weight is read or copied.
+  static Result<Artifact> open(const std::filesystem::path& directory);
+
+  Artifact(Artifact&&) noexcept;
+  Artifact& operator=(Artifact&&) noexcept;
+  ~Artifact();
+
+  [[nodiscard]] const std::filesystem::path& directory() const;
+  [[nodiscard]] Layout layout() const;
+  [[nodiscard]] const ModelConfig& config() const { return view().config; }
+  [[nodiscard]] const ModelView& view() const;
+  [[nodiscard]] const std::vector<TensorRecord>& inventory() const;
+  [[nodiscard]] const std::vector<std::string>& ignored() const;   ///< e.g. the tensors of a vision tower
+  [[nodiscard]] const std::vector<std::string>& warnings() const;  ///< e.g. stored hash constants differ from computed
+  [[nodiscard]] const Identity& identity() const;
+
+ private:
+  struct State;
+  explicit Artifact(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep::artifact

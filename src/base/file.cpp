@@ -1,0 +1,172 @@
+#include "base/file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace lockstep {
+namespace {
+
+std::string reason() { return std::strerror(errno); }
+
+/// An open file descriptor that closes itself.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  [[nodiscard]] int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+tl::unexpected<Error> open_failure(const std::filesystem::path& path) {
+  const bool missing = errno == ENOENT || errno == ENOTDIR;
+  return fail(missing ? ErrorKind::NotFound : ErrorKind::Io, "{}: cannot open: {}", path.string(), reason());
+}
+
+/// Size of a regular file, or an error.
+Result<std::uint64_t> regular_size(int fd, const std::filesystem::path& path) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return fail(ErrorKind::Io, "{}: cannot stat: {}", path.string(), reason());
+  if (!S_ISREG(info.st_mode)) return fail(ErrorKind::Invalid, "{}: not a regular file", path.string());
+  return static_cast<std::uint64_t>(info.st_size);
+}
+
+Status write_all(int fd, const std::filesystem::path& path, std::span<const std::byte> bytes, std::uint64_t offset) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return fail(ErrorKind::Io, "{}: cannot write: {}", path.string(), reason());
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+    offset += static_cast<std::uint64_t>(n);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) return open_failure(path);
+  const std::uint64_t size = LOCKSTEP_TRY(regular_size(fd.get(), path));
+  MappedFile file;
+  file.path_ = path;
+  if (size == 0) return file;
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (data == MAP_FAILED) return fail(ErrorKind::Io, "{}: cannot map {} bytes: {}", path.string(), size, reason());
+  file.data_ = static_cast<const std::byte*>(data);
+  file.size_ = size;
+  return file;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      path_(std::move(other.path_)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) return open_failure(path);
+  const std::uint64_t size = LOCKSTEP_TRY(regular_size(fd.get(), path));
+  if (size > max_bytes) {
+    return fail(ErrorKind::Limit, "{}: {} bytes, more than the limit of {}", path.string(), size, max_bytes);
+  }
+  std::string text(size, '\0');
+  std::size_t filled = 0;
+  while (filled < text.size()) {
+    const ssize_t n = ::read(fd.get(), text.data() + filled, text.size() - filled);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail(ErrorKind::Io, "{}: cannot read: {}", path.string(), reason());
+    if (n == 0) return fail(ErrorKind::Io, "{}: shrank while it was read", path.string());
+    filled += static_cast<std::size_t>(n);
+  }
+  return text;
+}
+
+Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
+  AtomicFile file;
+  file.path_ = path;
+  std::string name = path.string() + ".tmp-XXXXXX";
+  file.fd_ = ::mkostemp(name.data(), O_CLOEXEC);
+  if (file.fd_ < 0) return fail(ErrorKind::Io, "{}: cannot create: {}", path.string(), reason());
+  file.temporary_ = name;
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  ::fchmod(file.fd_, 0666 & ~mask);
+  return file;
+}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)),
+      size_(other.size_),
+      path_(std::move(other.path_)),
+      temporary_(std::move(other.temporary_)) {}
+
+AtomicFile& AtomicFile::operator=(AtomicFile&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
+  std::swap(temporary_, other.temporary_);
+  return *this;
+}
+
+AtomicFile::~AtomicFile() { discard(); }
+
+void AtomicFile::discard() noexcept {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+  fd_ = -1;
+}
+
+Status AtomicFile::write(std::span<const std::byte> bytes) {
+  LOCKSTEP_TRY(write_all(fd_, path_, bytes, size_));
+  size_ += bytes.size();
+  return {};
+}
+
+Status AtomicFile::write(std::string_view text) { return write(std::as_bytes(std::span(text.data(), text.size()))); }
+
+Status AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  return write_all(fd_, path_, bytes, offset);
+}
+
+Status AtomicFile::commit() {
+  if (::fsync(fd_) != 0) return fail(ErrorKind::Io, "{}: cannot flush: {}", path_.string(), reason());
+  const int fd = std::exchange(fd_, -1);
+  if (::close(fd) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const std::string why = reason();
+    ::unlink(temporary_.c_str());
+    return fail(ErrorKind::Io, "{}: cannot move into place: {}", path_.string(), why);
+  }
+  return {};
+}
+
+Status write_file(const std::filesystem::path& path, std::string_view text) {
+  AtomicFile file = LOCKSTEP_TRY(AtomicFile::create(path));
+  LOCKSTEP_TRY(file.write(text));
+  return file.commit();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,72 @@
+// Files: read-only memory maps, bounded whole-file reads, and writes that never leave a half file under the final name.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/result.hpp"
+
+namespace lockstep {
+
+/// A read-only map of a whole regular file. Movable; the bytes live as long as the object.
+class MappedFile {
+ public:
+  /// Maps `path`. An empty file maps to an empty span. Errors: NotFound, Io, Invalid (not a regular file).
+  static Result<MappedFile> open(const std::filesystem::path& path);
+
+  MappedFile() = default;
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::filesystem::path path_;
+};
+
+/// Reads a whole file into a string. Errors: NotFound, Io, Limit when it is larger than `max_bytes`.
+Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
+
+/// Writes a file under a temporary name next to `path`; commit() flushes it to disk and renames it into place.
+/// An object destroyed without commit() removes the temporary file.
+class AtomicFile {
+ public:
+  static Result<AtomicFile> create(const std::filesystem::path& path);
+
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&& other) noexcept;
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();
+
+  /// Appends bytes. Errors: Io with the system's reason (full disk, say).
+  Status write(std::span<const std::byte> bytes);
+  Status write(std::string_view text);
+  /// Writes at an absolute offset without moving the append position.
+  Status write_at(std::uint64_t offset, std::span<const std::byte> bytes);
+  [[nodiscard]] std::uint64_t size() const { return size_; }
+  Status commit();
+
+ private:
+  AtomicFile() = default;
+  void discard() noexcept;
+  int fd_ = -1;
+  std::uint64_t size_ = 0;
+  std::filesystem::path path_, temporary_;
+};
+
+/// Writes the whole text atomically.
+Status write_file(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace lockstep
