@@ -1,1 +1,5 @@
-int main() { return 0; }
+#include "cli/app.hpp"
+
+int main(int argc, char** argv) {
+  return lockstep::cli::run_app(argc, argv);
+}

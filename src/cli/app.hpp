@@ -1,0 +1,16 @@
+// The command line's frame: parsing, help, exit codes (docs/cli.md).
+#pragma once
+
+namespace lockstep::cli {
+
+/// Exit codes, part of the documented interface.
+inline constexpr int kExitSuccess = 0;
+inline constexpr int kExitFailure = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitInterrupted = 130;  ///< 128 + SIGINT
+inline constexpr int kExitBrokenPipe = 141;   ///< 128 + SIGPIPE: the reader of standard output has gone
+
+/// Runs the program and returns its exit code. Messages go to standard error, one line each.
+int run_app(int argc, char** argv);
+
+}  // namespace lockstep::cli

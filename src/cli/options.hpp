@@ -1,0 +1,24 @@
+// Options that several commands share.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "base/result.hpp"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace lockstep::cli {
+
+/// Adds `-m,--model DIR`, stored in `directory`, which must outlive the parse.
+CLI::Option* add_model_option(CLI::App& command, std::string& directory);
+
+/// The model directory: `given` (the value of --model) if not empty, else LOCKSTEP_MODEL, else the demo model, looked
+/// for in ../share/lockstep/models/demo next to the executable, in the source tree, and in ./models/demo. A directory
+/// counts as a model when it has a config.json. Errors: NotFound, naming every place that was tried.
+Result<std::filesystem::path> find_model(const std::string& given);
+
+}  // namespace lockstep::cli

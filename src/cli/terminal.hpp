@@ -1,0 +1,41 @@
+// Standard output and standard error: whether they are terminals, colours, and writes whose failure is noticed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.hpp"
+
+namespace lockstep::cli {
+
+enum class Stream : std::uint8_t { Out, Err };
+enum class Style : std::uint8_t { Bold, Dim, Red, Green, Yellow, Cyan };
+
+[[nodiscard]] bool is_terminal(Stream stream);
+[[nodiscard]] bool stdin_is_terminal();
+
+/// True on a terminal that is not "dumb", unless NO_COLOR is set to anything but the empty string.
+[[nodiscard]] bool use_colour(Stream stream);
+
+/// The text in that style where use_colour(stream), else unchanged.
+[[nodiscard]] std::string styled(std::string_view text, Style style, Stream stream);
+
+/// Columns of the terminal behind standard output, or 80.
+[[nodiscard]] int terminal_width();
+
+/// Appends to standard output, which stdio may buffer. Errors: Io. The error stays: later calls fail too, and the
+/// program ends with a failure (quietly with 141 when the reader has gone), so a command only has to stop early.
+Status write_stdout(std::string_view text);
+
+/// Hands buffered output to the system: after each piece of streamed text and at the end. Errors: Io.
+Status flush_stdout();
+
+/// errno of the first failed write to standard output, 0 when there was none.
+[[nodiscard]] int stdout_error();
+
+/// Occupies descriptors 0, 1 and 2 if the caller closed them, so that no file opened later becomes "standard output".
+/// A closed stdin then fails to read and a closed stdout fails to write, as they should.
+void reserve_standard_streams();
+
+}  // namespace lockstep::cli
