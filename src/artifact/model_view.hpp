@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "artifact/config.hpp"
@@ -17,11 +18,14 @@ namespace lockstep::artifact {
 enum class DType : std::uint8_t { F32, F16, BF16, I64, I32, U32, U8, F8E4M3 };
 [[nodiscard]] std::size_t dtype_size(DType type);
 [[nodiscard]] const char* dtype_name(DType type);  ///< spelling of safetensors: "BF16"
+[[nodiscard]] std::optional<DType> dtype_from_name(std::string_view name);
+[[nodiscard]] bool is_float(DType type);  ///< F32, F16 or BF16: what weights and scales may be
 
 /// A stack of `count` matrices [rows, cols], row-major, each a dense or an affine-quantised one. count > 1 for experts.
 ///
 /// Affine (numerics.md N3): w[r][c] = scale[r][c / group] * code[r][c] + bias[r][c / group]. The codes of a row are one
-/// little-endian bit stream of `bits` per element, padded to whole 32-bit words; scales and biases are [rows, cols/group].
+/// little-endian bit stream of `bits` per element, padded to whole 32-bit words; scales and biases are [rows,
+/// cols/group].
 struct MatrixView {
   std::string name;
   std::int64_t count = 1, rows = 0, cols = 0;
@@ -56,7 +60,7 @@ struct HyperConnectionView {
 
 struct GatedDeltaNetView {
   MatrixView qkv, z, b, a, out;
-  Vector conv;  ///< [channels, kernel]
+  Vector conv;            ///< [channels, kernel]
   Vector a_log, dt_bias;  ///< [value heads]
   Vector norm;            ///< [value dim], plain weight
 };
@@ -68,15 +72,15 @@ struct AttentionView {
 };
 
 struct MoeView {
-  MatrixView router;                    ///< [experts, hidden]
-  MatrixView gate, up, down;            ///< stacks of `experts`
+  MatrixView router;                                                   ///< [experts, hidden]
+  MatrixView gate, up, down;                                           ///< stacks of `experts`
   MatrixView shared_gate, shared_up, shared_down, shared_expert_gate;  ///< shared_expert_gate is [1, hidden]
 };
 
 /// Constants of the n-gram hash (model.md section 5).
 struct NgramHash {
-  std::vector<std::uint64_t> multipliers;      ///< [ngram_size]
-  std::vector<std::uint64_t> sizes, offsets;   ///< [heads]
+  std::vector<std::uint64_t> multipliers;     ///< [ngram_size]
+  std::vector<std::uint64_t> sizes, offsets;  ///< [heads]
 };
 
 /// The n-gram table: rows of `dim` values. Exactly one of the two forms.
@@ -87,14 +91,14 @@ struct NgramTableView {
   /// Dense shards of the official layout, in order, each with `rows_per_shard` rows.
   std::vector<MatrixView> shards;
   std::int64_t rows_per_shard = 0;
-  std::string file;                                                     ///< side file for streamed reads, or empty
+  std::string file;                                                      ///< side file for streamed reads, or empty
   std::uint64_t codes_offset = 0, scales_offset = 0, biases_offset = 0;  ///< byte offsets of the planes in `file`
 };
 
 struct PleView {
-  MatrixView key, value;                  ///< [wide, ple_dim], [hidden, ple_dim]
+  MatrixView key, value;                   ///< [wide, ple_dim], [hidden, ple_dim]
   Vector norm_key, norm_query, norm_conv;  ///< [wide]
-  Vector conv;                            ///< [wide, kernel]
+  Vector conv;                             ///< [wide, kernel]
   NgramHash hash;
   NgramTableView table;
 };
@@ -109,8 +113,8 @@ struct LayerView {
 };
 
 struct DraftView {
-  Vector norm_embedding;             ///< [hidden]
-  Vector norm_hidden;                ///< [wide]
+  Vector norm_embedding;                ///< [hidden]
+  Vector norm_hidden;                   ///< [wide]
   std::int64_t norm_hidden_groups = 1;  ///< 1: one variance over the wide vector; streams: one per stream
   MatrixView fc_embedding, fc_hidden;
   LayerView layer;
