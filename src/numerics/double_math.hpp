@@ -9,13 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
-#ifndef LOCKSTEP_HOST_DEVICE
-#ifdef __CUDACC__
-#define LOCKSTEP_HOST_DEVICE __host__ __device__
-#else
-#define LOCKSTEP_HOST_DEVICE
-#endif
-#endif
+#include "numerics/portable.hpp"
 
 namespace lockstep::numerics {
 
@@ -24,28 +18,28 @@ inline constexpr double kSinCosLimit = 1e7;
 
 namespace detail {
 
-LOCKSTEP_HOST_DEVICE inline std::uint64_t bits_of(double x) {
+LOCKSTEP_INLINE std::uint64_t double_bits(double x) {
   std::uint64_t bits;
   std::memcpy(&bits, &x, sizeof bits);
   return bits;
 }
 
-LOCKSTEP_HOST_DEVICE inline double double_of(std::uint64_t bits) {
+LOCKSTEP_INLINE double bits_double(std::uint64_t bits) {
   double x;
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
 
-LOCKSTEP_HOST_DEVICE inline double quiet_nan() {
-  return double_of(0x7ff8000000000000U);
+LOCKSTEP_INLINE double quiet_nan() {
+  return bits_double(0x7ff8000000000000U);
 }
-LOCKSTEP_HOST_DEVICE inline double infinity() {
-  return double_of(0x7ff0000000000000U);
+LOCKSTEP_INLINE double infinity() {
+  return bits_double(0x7ff0000000000000U);
 }
 
 /// 2^k for -1022 <= k <= 1023.
-LOCKSTEP_HOST_DEVICE inline double power_of_two(std::int64_t k) {
-  return double_of(static_cast<std::uint64_t>(k + 1023) << 52);
+LOCKSTEP_INLINE double power_of_two(std::int64_t k) {
+  return bits_double(static_cast<std::uint64_t>(k + 1023) << 52);
 }
 
 /// A number rounded half to even to an integer, as a double and as an integer.
@@ -55,10 +49,10 @@ struct Rounded {
 };
 
 /// Valid for |x| < 2^51: adding 1.5 * 2^52 leaves the integer in the low bits of the sum.
-LOCKSTEP_HOST_DEVICE inline Rounded round_to_integer(double x) {
+LOCKSTEP_INLINE Rounded round_to_integer(double x) {
   const double magic = 0x1.8p52;
   const double sum = x + magic;
-  return {sum - magic, static_cast<std::int64_t>(bits_of(sum) - bits_of(magic))};
+  return {sum - magic, static_cast<std::int64_t>(double_bits(sum) - double_bits(magic))};
 }
 
 /// An unevaluated sum.
@@ -67,7 +61,7 @@ struct HeadTail {
 };
 
 /// Subtracts a number from the head and adds the rounding error, which is exact (Knuth's two-sum), to the tail.
-LOCKSTEP_HOST_DEVICE inline HeadTail subtract(HeadTail from, double amount) {
+LOCKSTEP_INLINE HeadTail subtract(HeadTail from, double amount) {
   const double head = from.head - amount;
   const double back = head - from.head;
   return {head, from.tail + ((from.head - (head - back)) - (amount + back))};
@@ -82,7 +76,7 @@ inline constexpr double kLn2High = 0x1.62e42fefa2p-1, kLn2Low = 0x1.9ef35793c767
 /// exp(+inf) = +inf, exp(-inf) = +0, exp(NaN) = NaN, overflow = +inf, underflow = +0.
 ///
 /// x = k ln 2 + r with |r| <= ln(2)/2; e^r is the Taylor sum to r^14, whose remainder is below 2^-63.
-LOCKSTEP_HOST_DEVICE inline double canon_exp64(double x) {
+LOCKSTEP_INLINE double canon_exp64(double x) {
   using namespace detail;
   if (x != x) return quiet_nan();
   if (x > 709.8) return infinity();
@@ -116,7 +110,7 @@ LOCKSTEP_HOST_DEVICE inline double canon_exp64(double x) {
 ///
 /// x = 2^k m with m in [sqrt(1/2), sqrt(2)), f = m - 1, s = f / (2 + f); log m = 2 atanh(s), written so that the exact
 /// f carries the leading part: f - (f^2/2 - s (f^2/2 + R)), R = 2 s^2/3 + 2 s^4/5 + ... to s^22.
-LOCKSTEP_HOST_DEVICE inline double canon_log64(double x) {
+LOCKSTEP_INLINE double canon_log64(double x) {
   using namespace detail;
   if (x != x || x < 0) return quiet_nan();
   if (x == 0) return -infinity();
@@ -126,9 +120,9 @@ LOCKSTEP_HOST_DEVICE inline double canon_log64(double x) {
     x *= 0x1p54;
     k = -54;
   }
-  const std::uint64_t bits = bits_of(x);
+  const std::uint64_t bits = double_bits(x);
   k += static_cast<std::int64_t>(bits >> 52) - 1023;
-  double m = double_of((bits & 0x000fffffffffffffU) | 0x3ff0000000000000U);
+  double m = bits_double((bits & 0x000fffffffffffffU) | 0x3ff0000000000000U);
   if (m >= 0x1.6a09e667f3bcdp+0) {
     m *= 0.5;
     ++k;
@@ -163,7 +157,7 @@ struct SinCos {
 ///
 /// x - n pi/2 is formed with pi/2 in four parts of 30, 30, 30 and 53 bits: the first three products with n (at most 23
 /// bits) are exact, so the reduced argument is a head and a tail good to about 2^-120 even next to a multiple of pi/2.
-LOCKSTEP_HOST_DEVICE inline SinCos canon_sincos64(double x) {
+LOCKSTEP_INLINE SinCos canon_sincos64(double x) {
   using namespace detail;
   if (!(x >= -kSinCosLimit && x <= kSinCosLimit)) return {quiet_nan(), quiet_nan()};
   const Rounded n = round_to_integer(x * 0x1.45f306dc9c883p-1);
@@ -210,7 +204,7 @@ LOCKSTEP_HOST_DEVICE inline SinCos canon_sincos64(double x) {
 
 /// Rotary frequency of pair `pair` of a rotary dimension `dim`: theta^(-2 pair / dim) (docs/model.md, rotary
 /// positions). theta > 0, dim > 0.
-LOCKSTEP_HOST_DEVICE inline double rotary_frequency(double pair, double dim, double theta) {
+LOCKSTEP_INLINE double rotary_frequency(double pair, double dim, double theta) {
   return canon_exp64(-(2.0 * pair / dim) * canon_log64(theta));
 }
 

@@ -4,13 +4,7 @@
 
 #include <cstdint>
 
-#ifndef LOCKSTEP_HOST_DEVICE
-#ifdef __CUDACC__
-#define LOCKSTEP_HOST_DEVICE __host__ __device__
-#else
-#define LOCKSTEP_HOST_DEVICE
-#endif
-#endif
+#include "numerics/portable.hpp"
 
 namespace lockstep::numerics {
 
@@ -19,7 +13,7 @@ struct PhiloxBlock {
 };
 
 /// Ten rounds over a counter of four words with a key of two words.
-LOCKSTEP_HOST_DEVICE inline PhiloxBlock philox4x32(PhiloxBlock counter, std::uint32_t key0, std::uint32_t key1) {
+LOCKSTEP_INLINE PhiloxBlock philox4x32(PhiloxBlock counter, std::uint32_t key0, std::uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t product0 = std::uint64_t{0xd2511f53U} * counter.word[0];
     const std::uint64_t product1 = std::uint64_t{0xcd9e8d57U} * counter.word[2];
@@ -41,7 +35,7 @@ LOCKSTEP_HOST_DEVICE inline PhiloxBlock philox4x32(PhiloxBlock counter, std::uin
 ///
 /// The numerator is odd and has 53 bits, so u is exact, never 0 and never 1: 2^-53 <= u <= 1 - 2^-53, and its values
 /// are symmetric about 1/2. Output words 2 and 3 are not used.
-LOCKSTEP_HOST_DEVICE inline double philox_uniform(std::uint64_t seed, std::uint64_t n, std::uint32_t id) {
+LOCKSTEP_INLINE double philox_uniform(std::uint64_t seed, std::uint64_t n, std::uint32_t id) {
   const PhiloxBlock block = philox4x32({{static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(n >> 32), id, 0}},
                                        static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32));
   const std::uint64_t r = block.word[0] | (std::uint64_t{block.word[1]} << 32);
