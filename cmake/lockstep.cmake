@@ -2,8 +2,9 @@
 function(lockstep_warnings target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wold-style-cast
                                            -Woverloaded-virtual -Werror)
-  # The canon (docs/numerics.md N1): no contraction that the source does not write, no fast-math. errno is never read.
-  target_compile_options(${target} PRIVATE -ffp-contract=off -fno-math-errno)
+  # The canon (docs/numerics.md N1): no contraction that the source does not write, no fast-math. Nothing
+  # reads errno or the exception flags; without the latter's semantics, loops with comparisons can be vectorised.
+  target_compile_options(${target} PRIVATE -ffp-contract=off -fno-math-errno -fno-trapping-math)
   if(LOCKSTEP_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all
                                              -fno-omit-frame-pointer)
