@@ -32,8 +32,9 @@ template <std::integral T>
   return product;
 }
 
-/// Rounds up to a multiple of `step` (> 0), or nothing on overflow.
+/// Rounds up to a multiple of `step`, or nothing on overflow or when `step` is 0.
 [[nodiscard]] inline std::optional<std::uint64_t> checked_round_up(std::uint64_t value, std::uint64_t step) {
+  if (step == 0) return std::nullopt;
   const std::uint64_t rest = value % step;
   return rest == 0 ? std::optional(value) : checked_add(value, step - rest);
 }

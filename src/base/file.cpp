@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -12,7 +13,12 @@
 namespace lockstep {
 namespace {
 
-std::string reason() { return std::strerror(errno); }
+constexpr int kNameAttempts = 100;
+constexpr mode_t kNewFileMode = 0666;  // the umask takes away what the user does not want
+
+std::string reason() {
+  return std::strerror(errno);
+}
 
 /// An open file descriptor that closes itself.
 class Descriptor {
@@ -34,6 +40,16 @@ tl::unexpected<Error> open_failure(const std::filesystem::path& path) {
   return fail(missing ? ErrorKind::NotFound : ErrorKind::Io, "{}: cannot open: {}", path.string(), reason());
 }
 
+/// Opens for reading. O_NONBLOCK keeps a FIFO without a writer from blocking for ever; regular files ignore it. A name
+/// with a NUL inside (from a JSON string, say) would silently open a different file.
+int open_for_reading(const std::filesystem::path& path) {
+  if (path.native().find('\0') != std::string::npos) {
+    errno = EINVAL;
+    return -1;
+  }
+  return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
 /// Size of a regular file, or an error.
 Result<std::uint64_t> regular_size(int fd, const std::filesystem::path& path) {
   struct stat info {};
@@ -42,21 +58,10 @@ Result<std::uint64_t> regular_size(int fd, const std::filesystem::path& path) {
   return static_cast<std::uint64_t>(info.st_size);
 }
 
-Status write_all(int fd, const std::filesystem::path& path, std::span<const std::byte> bytes, std::uint64_t offset) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return fail(ErrorKind::Io, "{}: cannot write: {}", path.string(), reason());
-    bytes = bytes.subspan(static_cast<std::size_t>(n));
-    offset += static_cast<std::uint64_t>(n);
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor fd(open_for_reading(path));
   if (fd.get() < 0) return open_failure(path);
   const std::uint64_t size = LOCKSTEP_TRY(regular_size(fd.get(), path));
   MappedFile file;
@@ -70,9 +75,7 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)),
-      path_(std::move(other.path_)) {}
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), path_(std::move(other.path_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
@@ -86,7 +89,7 @@ MappedFile::~MappedFile() {
 }
 
 Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor fd(open_for_reading(path));
   if (fd.get() < 0) return open_failure(path);
   const std::uint64_t size = LOCKSTEP_TRY(regular_size(fd.get(), path));
   if (size > max_bytes) {
@@ -105,33 +108,44 @@ Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t m
 }
 
 Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
+  // Renaming over a directory fails only at the very end, and over a device such as /dev/null it would replace it.
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    return fail(ErrorKind::Invalid, "{}: exists and is not a regular file", path.string());
+  }
   AtomicFile file;
   file.path_ = path;
-  std::string name = path.string() + ".tmp-XXXXXX";
-  file.fd_ = ::mkostemp(name.data(), O_CLOEXEC);
+  static std::atomic<unsigned> counter{0};
+  for (int attempt = 0; attempt < kNameAttempts && file.fd_ < 0; ++attempt) {
+    file.temporary_ = fmt::format("{}.tmp-{}-{}", path.string(), ::getpid(), counter.fetch_add(1));
+    file.fd_ = ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kNewFileMode);
+    if (file.fd_ < 0 && errno != EEXIST) break;
+  }
   if (file.fd_ < 0) return fail(ErrorKind::Io, "{}: cannot create: {}", path.string(), reason());
-  file.temporary_ = name;
-  const mode_t mask = ::umask(0);
-  ::umask(mask);
-  ::fchmod(file.fd_, 0666 & ~mask);
   return file;
 }
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
       size_(other.size_),
+      failed_(other.failed_),
       path_(std::move(other.path_)),
       temporary_(std::move(other.temporary_)) {}
 
 AtomicFile& AtomicFile::operator=(AtomicFile&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  std::swap(size_, other.size_);
-  std::swap(path_, other.path_);
-  std::swap(temporary_, other.temporary_);
+  if (this == &other) return *this;
+  discard();
+  fd_ = std::exchange(other.fd_, -1);
+  size_ = other.size_;
+  failed_ = other.failed_;
+  path_ = std::move(other.path_);
+  temporary_ = std::move(other.temporary_);
   return *this;
 }
 
-AtomicFile::~AtomicFile() { discard(); }
+AtomicFile::~AtomicFile() {
+  discard();
+}
 
 void AtomicFile::discard() noexcept {
   if (fd_ < 0) return;
@@ -140,19 +154,37 @@ void AtomicFile::discard() noexcept {
   fd_ = -1;
 }
 
+Status AtomicFile::write_all(std::uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      failed_ = true;
+      return fail(ErrorKind::Io, "{}: cannot write: {}", path_.string(), reason());
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+    offset += static_cast<std::uint64_t>(n);
+  }
+  return {};
+}
+
 Status AtomicFile::write(std::span<const std::byte> bytes) {
-  LOCKSTEP_TRY(write_all(fd_, path_, bytes, size_));
+  LOCKSTEP_TRY(write_all(size_, bytes));
   size_ += bytes.size();
   return {};
 }
 
-Status AtomicFile::write(std::string_view text) { return write(std::as_bytes(std::span(text.data(), text.size()))); }
+Status AtomicFile::write(std::string_view text) {
+  return write(std::as_bytes(std::span(text.data(), text.size())));
+}
 
 Status AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
-  return write_all(fd_, path_, bytes, offset);
+  return write_all(offset, bytes);
 }
 
 Status AtomicFile::commit() {
+  if (fd_ < 0) return fail(ErrorKind::Internal, "{}: committed twice", path_.string());
+  if (failed_) return fail(ErrorKind::Io, "{}: not kept, because a write to it failed", path_.string());
   if (::fsync(fd_) != 0) return fail(ErrorKind::Io, "{}: cannot flush: {}", path_.string(), reason());
   const int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
@@ -160,6 +192,10 @@ Status AtomicFile::commit() {
     ::unlink(temporary_.c_str());
     return fail(ErrorKind::Io, "{}: cannot move into place: {}", path_.string(), why);
   }
+  // The new name itself must reach the disk. Some file systems cannot flush a directory; the file is complete anyway.
+  const std::filesystem::path parent = path_.has_parent_path() ? path_.parent_path() : ".";
+  const Descriptor directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.get() >= 0) ::fsync(directory.get());
   return {};
 }
 

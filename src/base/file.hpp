@@ -13,7 +13,8 @@
 
 namespace lockstep {
 
-/// A read-only map of a whole regular file. Movable; the bytes live as long as the object.
+/// A read-only map of a whole regular file. Movable; the bytes live as long as the object. The file must not be cut
+/// shorter meanwhile: the system answers a read past the new end with SIGBUS.
 class MappedFile {
  public:
   /// Maps `path`. An empty file maps to an empty span. Errors: NotFound, Io, Invalid (not a regular file).
@@ -39,9 +40,11 @@ class MappedFile {
 Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
 /// Writes a file under a temporary name next to `path`; commit() flushes it to disk and renames it into place.
-/// An object destroyed without commit() removes the temporary file.
+/// An object destroyed without commit() removes the temporary file; a process that is killed leaves it behind as
+/// PATH.tmp-PID-N, never a half file under the final name.
 class AtomicFile {
  public:
+  /// Errors: Invalid when `path` exists and is not a regular file (a directory, a device), Io.
   static Result<AtomicFile> create(const std::filesystem::path& path);
 
   AtomicFile(AtomicFile&& other) noexcept;
@@ -51,22 +54,27 @@ class AtomicFile {
   ~AtomicFile();
 
   /// Appends bytes. Errors: Io with the system's reason (full disk, say).
-  Status write(std::span<const std::byte> bytes);
-  Status write(std::string_view text);
+  [[nodiscard]] Status write(std::span<const std::byte> bytes);
+  [[nodiscard]] Status write(std::string_view text);
   /// Writes at an absolute offset without moving the append position.
-  Status write_at(std::uint64_t offset, std::span<const std::byte> bytes);
+  [[nodiscard]] Status write_at(std::uint64_t offset, std::span<const std::byte> bytes);
+  /// The append position: the number of bytes that write() took.
   [[nodiscard]] std::uint64_t size() const { return size_; }
-  Status commit();
+  /// Errors: Io, also when an earlier write failed: what is committed is whole.
+  [[nodiscard]] Status commit();
 
  private:
   AtomicFile() = default;
   void discard() noexcept;
+  Status write_all(std::uint64_t offset, std::span<const std::byte> bytes);
+
   int fd_ = -1;
   std::uint64_t size_ = 0;
+  bool failed_ = false;
   std::filesystem::path path_, temporary_;
 };
 
-/// Writes the whole text atomically.
-Status write_file(const std::filesystem::path& path, std::string_view text);
+/// Writes the whole text atomically. Errors: as AtomicFile.
+[[nodiscard]] Status write_file(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace lockstep

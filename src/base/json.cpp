@@ -6,35 +6,105 @@
 namespace lockstep {
 namespace {
 
-template <class J>
-Result<J> parse(std::string_view text, std::string_view what, const JsonLimits& limits) {
-  if (text.size() > limits.max_bytes) {
-    return fail(ErrorKind::Limit, "{}: {} bytes of JSON, more than the limit of {}", what, text.size(), limits.max_bytes);
+constexpr std::size_t kMaxExcerpt = 160;
+
+/// A key or a parser's message for an error line: bounded, and without bytes that a terminal might act on.
+std::string excerpt(std::string_view text) {
+  std::string out;
+  for (const char c : text.substr(0, kMaxExcerpt)) out += c >= ' ' && c <= '~' ? c : '?';
+  return text.size() > kMaxExcerpt ? out + "..." : out;
+}
+
+/// The library's message without its "[json.exception.parse_error.101] ".
+std::string parser_message(std::string_view message) {
+  const std::size_t bracket = message.find("] ");
+  return excerpt(message.starts_with("[json.exception") && bracket != std::string_view::npos
+                     ? message.substr(bracket + 2)
+                     : message);
+}
+
+/// A first pass over the text that builds nothing and looks for violated limits; it stops at the first. The library
+/// parses without recursion. (Its parser callback could do this in one pass, but then each object that ends rescans its
+/// parent, which takes minutes for a hostile or merely large array of objects.)
+class Checker {
+ public:
+  Checker(const JsonLimits& limits, std::size_t max_members) : limits_(limits), max_members_(max_members) {}
+
+  bool null() { return true; }
+  bool boolean(bool) { return true; }
+  bool number_integer(Json::number_integer_t) { return true; }
+  bool number_unsigned(Json::number_unsigned_t) { return true; }
+  bool number_float(Json::number_float_t, const std::string&) { return true; }
+  bool string(std::string&) { return true; }
+  bool binary(Json::binary_t&) { return true; }
+
+  bool start_object(std::size_t) {
+    objects_.emplace_back();
+    return enter();
   }
-  bool too_deep = false;
-  std::string duplicate;
-  std::vector<std::set<std::string>> keys;
-  const auto watch = [&](int depth, typename J::parse_event_t event, J& value) {
-    if (depth > limits.max_depth) too_deep = true;
-    if (limits.unique_keys) {
-      if (event == J::parse_event_t::object_start) keys.emplace_back();
-      if (event == J::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-      if (event == J::parse_event_t::key && !keys.empty() && duplicate.empty()) {
-        std::string key = value.template get<std::string>();
-        if (!keys.back().insert(key).second) duplicate = std::move(key);
-      }
+  bool end_object() {
+    objects_.pop_back();
+    return leave();
+  }
+  bool start_array(std::size_t) { return enter(); }
+  bool end_array() { return leave(); }
+
+  bool key(std::string& name) {
+    Object& object = objects_.back();
+    if (++object.members > max_members_) {
+      return stop(ErrorKind::Limit, fmt::format("a JSON object has more than {} members", max_members_));
     }
-    return !too_deep;
-  };
-  J parsed;
-  try {
-    parsed = J::parse(text.begin(), text.end(), watch);
-  } catch (const std::exception& error) {
-    return fail(ErrorKind::Invalid, "{}: not valid JSON: {}", what, error.what());
+    if (limits_.unique_keys && !object.keys.insert(name).second) {
+      return stop(ErrorKind::Invalid, fmt::format("key '{}' appears twice", excerpt(name)));
+    }
+    return true;
   }
-  if (too_deep) return fail(ErrorKind::Limit, "{}: JSON nested deeper than {} levels", what, limits.max_depth);
-  if (!duplicate.empty()) return fail(ErrorKind::Invalid, "{}: key '{}' appears twice", what, duplicate);
-  return parsed;
+
+  bool parse_error(std::size_t, const std::string&, const std::exception& error) {
+    return stop(ErrorKind::Invalid, fmt::format("not valid JSON: {}", parser_message(error.what())));
+  }
+
+  [[nodiscard]] const Error& error() const { return error_; }
+
+ private:
+  struct Object {
+    std::size_t members = 0;
+    std::set<std::string> keys;  // filled only when they must be unique
+  };
+
+  bool enter() {
+    if (++depth_ <= limits_.max_depth) return true;
+    return stop(ErrorKind::Limit, fmt::format("JSON nested deeper than {} levels", limits_.max_depth));
+  }
+  bool leave() {
+    --depth_;
+    return true;
+  }
+  bool stop(ErrorKind kind, std::string message) {
+    error_ = Error{kind, std::move(message)};
+    return false;
+  }
+
+  const JsonLimits& limits_;
+  std::size_t max_members_;
+  int depth_ = 0;
+  std::vector<Object> objects_;
+  Error error_;
+};
+
+template <class J>
+Result<J> parse(std::string_view text, std::string_view what, const JsonLimits& limits, std::size_t max_members) {
+  if (text.size() > limits.max_bytes) {
+    return fail(ErrorKind::Limit, "{}: {} bytes of JSON, more than the limit of {}", what, text.size(),
+                limits.max_bytes);
+  }
+  try {
+    Checker checker(limits, max_members);
+    if (!Json::sax_parse(text.begin(), text.end(), &checker)) return with_context(checker.error(), what);
+    return J::parse(text.begin(), text.end());
+  } catch (const std::exception& error) {
+    return fail(ErrorKind::Invalid, "{}: not valid JSON: {}", what, parser_message(error.what()));
+  }
 }
 
 Result<const Json*> field(const Json& object, std::string_view key, std::string_view what) {
@@ -47,11 +117,11 @@ Result<const Json*> field(const Json& object, std::string_view key, std::string_
 }  // namespace
 
 Result<Json> parse_json(std::string_view text, std::string_view what, const JsonLimits& limits) {
-  return parse<Json>(text, what, limits);
+  return parse<Json>(text, what, limits, limits.max_members);
 }
 
 Result<OrderedJson> parse_ordered_json(std::string_view text, std::string_view what, const JsonLimits& limits) {
-  return parse<OrderedJson>(text, what, limits);
+  return parse<OrderedJson>(text, what, limits, limits.max_ordered_members);
 }
 
 Result<std::int64_t> json_integer(const Json& object, std::string_view key, std::string_view what) {

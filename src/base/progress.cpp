@@ -14,6 +14,12 @@ using namespace std::chrono_literals;
 constexpr auto kQuietTime = 500ms;  // short work shows no bar
 constexpr auto kRedraw = 100ms;
 
+/// Unlike fmt::print, this throws nothing when the terminal has gone; a lost progress line is no failure.
+void show(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
 std::string amount(double value, ProgressUnit unit) {
   return unit == ProgressUnit::Bytes ? format_bytes(value) : fmt::format("{:.0f}", value);
 }
@@ -23,12 +29,13 @@ std::string amount(double value, ProgressUnit unit) {
 std::string format_bytes(double bytes) {
   constexpr std::array<const char*, 5> units{"B", "kB", "MB", "GB", "TB"};
   std::size_t unit = 0;
-  while (bytes >= 1000.0 && unit + 1 < units.size()) {
+  // The limits are where rounding to three digits reaches the next power of ten.
+  while (bytes >= 999.5 && unit + 1 < units.size()) {
     bytes /= 1000.0;
     ++unit;
   }
   if (unit == 0) return fmt::format("{:.0f} B", bytes);
-  const int digits = bytes >= 100.0 ? 0 : (bytes >= 10.0 ? 1 : 2);
+  const int digits = bytes >= 99.95 ? 0 : (bytes >= 9.995 ? 1 : 2);
   return fmt::format("{:.{}f} {}", bytes, digits, units.at(unit));
 }
 
@@ -41,11 +48,11 @@ Progress::Progress(std::string label, std::uint64_t total, ProgressUnit unit)
       last_(start_) {}
 
 Progress::~Progress() {
-  if (drawn_) fmt::print(stderr, "\r\x1b[K");
+  if (drawn_) show("\r\x1b[K");
 }
 
 void Progress::set(std::uint64_t done) {
-  done_ = done;
+  done_ = std::min(done, total_);
   if (!enabled_) return;
   const auto now = std::chrono::steady_clock::now();
   if (now - start_ < kQuietTime || now - last_ < kRedraw) return;
@@ -56,12 +63,12 @@ void Progress::set(std::uint64_t done) {
 void Progress::draw() {
   const double seconds = std::chrono::duration<double>(last_ - start_).count();
   const double rate = static_cast<double>(done_) / seconds;
-  const double left = rate > 0 ? static_cast<double>(total_ - std::min(done_, total_)) / rate : 0;
+  const double left = rate > 0 ? static_cast<double>(total_ - done_) / rate : 0;
   const char* per = unit_ == ProgressUnit::Bytes ? "/s" : " a second";
-  fmt::print(stderr, "\r\x1b[K{}  {:.0f} %  {} of {}  {}{}  ETA {:.0f} s", label_,
-             100.0 * static_cast<double>(done_) / static_cast<double>(total_), amount(static_cast<double>(done_), unit_),
-             amount(static_cast<double>(total_), unit_), amount(rate, unit_), per, left);
-  std::fflush(stderr);
+  show(fmt::format("\r\x1b[K{}  {:.0f} %  {} of {}  {}{}  ETA {:.0f} s", label_,
+                   100.0 * static_cast<double>(done_) / static_cast<double>(total_),
+                   amount(static_cast<double>(done_), unit_), amount(static_cast<double>(total_), unit_),
+                   amount(rate, unit_), per, left));
   drawn_ = true;
 }
 

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 #include <string>
-#include <tl/expected.hpp>
 #include <string_view>
+#include <tl/expected.hpp>
 #include <type_traits>
 #include <utility>
 
@@ -58,9 +58,9 @@ T take(Result<T>&& result) {
 
 /// Evaluates to the value of a Result, or returns its error from the enclosing function:
 /// `auto bytes = LOCKSTEP_TRY(read_file(path));`  For a Status it is a plain statement.
-#define LOCKSTEP_TRY(expression)                                                            \
-  __extension__({                                                                           \
-    auto lockstep_try_result = (expression);                                                \
+#define LOCKSTEP_TRY(expression)                                                             \
+  __extension__({                                                                            \
+    auto lockstep_try_result = (expression);                                                 \
     if (!lockstep_try_result) return tl::unexpected(std::move(lockstep_try_result).error()); \
     ::lockstep::detail::take(std::move(lockstep_try_result));                                \
   })

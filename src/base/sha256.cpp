@@ -27,7 +27,9 @@ void Sha256::update(std::span<const std::byte> bytes) {
   if (EVP_DigestUpdate(context_->handle, bytes.data(), bytes.size()) != 1) std::abort();
 }
 
-void Sha256::update(std::string_view text) { update(std::as_bytes(std::span(text.data(), text.size()))); }
+void Sha256::update(std::string_view text) {
+  update(std::as_bytes(std::span(text.data(), text.size())));
+}
 
 std::string Sha256::hex() {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
