@@ -1,0 +1,117 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "text/tokenizer_split.hpp"
+
+#include <pcre2.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace lockstep::text {
+namespace {
+
+constexpr std::size_t kMaxPatternBytes = 4096;
+constexpr std::uint32_t kMinMatchLimit = 10'000'000;
+constexpr std::uint64_t kMatchLimitPerByte = 100;
+constexpr std::uint32_t kDepthLimit = 10'000;  // of the interpreter; compiled code is limited by its 32 KiB of stack
+
+struct FreeMatchData {
+  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+};
+struct FreeMatchContext {
+  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
+};
+
+std::string message_of(int code) {
+  unsigned char buffer[256] = {};
+  pcre2_get_error_message(code, buffer, sizeof buffer);
+  return std::string(buffer, std::find(buffer, buffer + sizeof buffer, '\0'));
+}
+
+/// Writes `\s` and `\S` as the Unicode property; both forms are valid inside and outside of character classes.
+std::string with_unicode_space(std::string_view pattern) {
+  std::string out;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] != '\\' || i + 1 == pattern.size()) {
+      out += pattern[i];
+      continue;
+    }
+    const char escaped = pattern[++i];
+    if (escaped == 's' || escaped == 'S') {
+      out += escaped == 's' ? "\\p{White_Space}" : "\\P{White_Space}";
+    } else {
+      out += '\\';
+      out += escaped;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+struct SplitPattern::Code {
+  explicit Code(pcre2_code* compiled) : code(compiled) {}
+  Code(const Code&) = delete;
+  Code& operator=(const Code&) = delete;
+  ~Code() { pcre2_code_free(code); }
+  pcre2_code* code;
+};
+
+SplitPattern::SplitPattern(std::unique_ptr<Code> code) : code_(std::move(code)) {}
+SplitPattern::SplitPattern(SplitPattern&&) noexcept = default;
+SplitPattern& SplitPattern::operator=(SplitPattern&&) noexcept = default;
+SplitPattern::~SplitPattern() = default;
+
+Result<SplitPattern> SplitPattern::compile(std::string_view pattern) {
+  if (pattern.empty() || pattern.size() > kMaxPatternBytes) {
+    return fail(ErrorKind::Invalid, "split pattern: {} bytes, expected 1 to {}", pattern.size(), kMaxPatternBytes);
+  }
+  const std::string translated = with_unicode_space(pattern);
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                                   PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
+  if (code == nullptr) {
+    return fail(ErrorKind::Invalid, "split pattern '{}': {} at byte {}", pattern, message_of(error), offset);
+  }
+  auto owned = std::make_unique<Code>(code);
+  std::uint32_t matches_empty = 0;
+  pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &matches_empty);
+  if (matches_empty != 0) {
+    return fail(ErrorKind::Unsupported, "split pattern '{}': it can match the empty text", pattern);
+  }
+  // Where the system forbids executable memory this fails and matching falls back to the interpreter.
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
+  return SplitPattern(std::move(owned));
+}
+
+Status SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
+  const std::unique_ptr<pcre2_match_data, FreeMatchData> data(
+      pcre2_match_data_create_from_pattern(code_->code, nullptr));
+  const std::unique_ptr<pcre2_match_context, FreeMatchContext> context(pcre2_match_context_create(nullptr));
+  if (!data || !context) return fail(ErrorKind::Limit, "split pattern: out of memory");
+  const std::uint64_t limit = std::max<std::uint64_t>(kMinMatchLimit, kMatchLimitPerByte * text.size());
+  pcre2_set_match_limit(context.get(), static_cast<std::uint32_t>(std::min<std::uint64_t>(limit, UINT32_MAX)));
+  pcre2_set_depth_limit(context.get(), kDepthLimit);
+  const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(data.get());
+  std::size_t position = 0;
+  while (position < text.size()) {
+    const int result = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), position,
+                                   PCRE2_NO_UTF_CHECK, data.get(), context.get());
+    if (result == PCRE2_ERROR_NOMATCH) break;
+    if (result < 0) {
+      return fail(ErrorKind::Limit, "split pattern: matching at byte {} of {} failed: {}", position, text.size(),
+                  message_of(result));
+    }
+    // A lookbehind with \K could report an empty or inverted match although the pattern consumes text.
+    if (bounds[0] < position || bounds[1] <= bounds[0] || bounds[1] > text.size()) {
+      return fail(ErrorKind::Unsupported, "split pattern: a match at byte {} moves backwards", position);
+    }
+    if (bounds[0] > position) pieces.push_back(text.substr(position, bounds[0] - position));
+    pieces.push_back(text.substr(bounds[0], bounds[1] - bounds[0]));
+    position = bounds[1];
+  }
+  if (position < text.size()) pieces.push_back(text.substr(position));
+  return {};
+}
+
+}  // namespace lockstep::text
