@@ -44,6 +44,7 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   std::int64_t max_positions = 0;
   std::int64_t bos_token = -1, pad_token = -1;  ///< -1 when null
+  std::vector<std::string> ignored_fields;      ///< unknown fields of the root object; they change nothing here
 
   [[nodiscard]] std::int64_t wide_size() const { return streams * hidden_size; }
   [[nodiscard]] std::int64_t ngram_heads() const { return (ngram_size - 1) * heads_per_ngram; }
@@ -54,8 +55,9 @@ struct ModelConfig {
   [[nodiscard]] std::int64_t value_size() const { return linear_value_heads * linear_value_dim; }
 };
 
-/// Reads and checks the whole config.json (root object). Every known field is used or checked; an unknown field of
-/// text_config, an unsupported rope type (YaRN), activation or gate is an error, never ignored.
+/// Reads and checks the whole config.json (root object, which may itself be the text config). Every known field is used
+/// or checked; an unknown field of text_config, an unsupported rope type (YaRN), activation or gate is an error, never
+/// ignored. docs/artifact.md lists the fields. Errors: Invalid, NotFound (a missing field), Unsupported.
 Result<ModelConfig> parse_config(const Json& root);
 
 }  // namespace lockstep::artifact
