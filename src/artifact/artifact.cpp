@@ -1,0 +1,173 @@
+#include "artifact/artifact.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "artifact/config_fields.hpp"
+#include "artifact/identity.hpp"
+#include "artifact/view_builder.hpp"
+#include "base/sha256.hpp"
+
+namespace lockstep::artifact {
+
+struct Artifact::State {
+  std::filesystem::path directory;
+  Layout layout = Layout::Official;
+  std::optional<TensorSet> tensors;
+  std::deque<std::vector<std::byte>> memory;  // transposed experts
+  BuildOutput built;
+  std::vector<TensorRecord> inventory;
+  std::vector<std::string> ignored, warnings;
+  Identity identity;
+};
+
+namespace {
+
+constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{16} << 20;
+constexpr const char* kRuntimeName = "mtplx_runtime.json";
+
+struct Names {
+  Layout layout;
+  std::string prefix, head;
+};
+
+/// The layout is told by the tensors' names, not by config.json.
+Result<Names> detect_names(const TensorSet& tensors, bool quantised, const std::filesystem::path& directory) {
+  if (tensors.contains("language_model.model.embed_tokens.weight")) {
+    return Names{Layout::Pack, "language_model.model.", "language_model.lm_head"};
+  }
+  if (tensors.contains("model.language_model.embed_tokens.weight")) {
+    return Names{Layout::Official, "model.language_model.", "lm_head"};
+  }
+  // A text-only export. Quantised ones differ in how they store norms, and nothing in the file says how.
+  if (tensors.contains("model.embed_tokens.weight") && !quantised) return Names{Layout::Official, "model.", "lm_head"};
+  return fail(ErrorKind::Unsupported,
+              "{}: neither the official layout (model.language_model.embed_tokens.weight) nor a pack "
+              "(language_model.model.embed_tokens.weight)",
+              directory.string());
+}
+
+/// Tensors that are known not to take part in text inference.
+bool ignorable(std::string_view name, bool draft_wanted) {
+  constexpr std::array<std::string_view, 4> kVision{"model.visual.", "visual.", "vision_tower.", "model.vision_tower."};
+  for (const std::string_view prefix : kVision) {
+    if (name.starts_with(prefix)) return true;
+  }
+  if (!draft_wanted && name.starts_with("mtp.")) return true;
+  return name.starts_with("hashstats_") || name.find(".hashstats_") != std::string_view::npos;
+}
+
+Status refuse_unused(const TensorSet& tensors, bool draft_wanted, std::vector<std::string>& ignored) {
+  constexpr std::size_t kShown = 4;
+  std::vector<std::string> unknown;
+  for (std::string& name : tensors.unused()) {
+    (ignorable(name, draft_wanted) ? ignored : unknown).push_back(std::move(name));
+  }
+  if (unknown.empty()) return {};
+  std::string list;
+  for (std::size_t i = 0; i < std::min(kShown, unknown.size()); ++i) list += (i == 0 ? "'" : ", '") + unknown[i] + "'";
+  return fail(ErrorKind::Invalid, "{} tensor{} with no place in the model, so the model is refused: {}{}",
+              unknown.size(), unknown.size() == 1 ? "" : "s", list, unknown.size() > kShown ? ", ..." : "");
+}
+
+Result<Json> read_config(const std::filesystem::path& directory, std::string& sha256) {
+  const std::string text = LOCKSTEP_TRY(read_file(directory / "config.json", kMaxConfigBytes));
+  sha256 = sha256_hex(text);
+  JsonLimits limits;
+  limits.max_bytes = kMaxConfigBytes;
+  limits.max_depth = 32;
+  limits.unique_keys = true;
+  Json config = LOCKSTEP_TRY(parse_json(text, "config.json", limits));
+  if (!config.is_object()) return fail(ErrorKind::Invalid, "config.json: not a JSON object");
+  return config;
+}
+
+/// Side files that config.json does not name, under their usual names.
+void find_side_files(const std::filesystem::path& directory, SideFiles& side) {
+  std::error_code error;
+  if (!side.draft && std::filesystem::exists(directory / "mtp.safetensors", error)) side.draft = "mtp.safetensors";
+  if (!side.ngram && std::filesystem::exists(directory / "ngram-table.safetensors", error)) {
+    side.ngram = "ngram-table.safetensors";
+  }
+}
+
+Result<RuntimeConfig> read_runtime(const std::filesystem::path& directory, Layout layout, std::string& sha256) {
+  RuntimeConfig runtime = default_runtime(layout == Layout::Pack);
+  const auto text = read_file(directory / kRuntimeName, std::uint64_t{1} << 20);
+  if (!text) {
+    if (text.error().kind == ErrorKind::NotFound) return runtime;
+    return tl::unexpected(text.error());
+  }
+  sha256 = sha256_hex(*text);
+  LOCKSTEP_TRY(apply_runtime(*text, runtime));
+  return runtime;
+}
+
+void note_oddities(const ModelConfig& config, const std::vector<std::string>& unlisted,
+                   std::vector<std::string>& warnings) {
+  for (const std::string& field : config.ignored_fields) {
+    warnings.push_back(fmt::format("config.json: field {} is not known and was ignored", brief(field)));
+  }
+  if (!unlisted.empty()) {
+    warnings.push_back(
+        fmt::format("{} quantised modules (first: {}) have no entry in config.json's quantization; their "
+                    "precision was read from the tensors' shapes",
+                    unlisted.size(), unlisted.front()));
+  }
+}
+
+}  // namespace
+
+Artifact::Artifact(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Artifact::Artifact(Artifact&&) noexcept = default;
+Artifact& Artifact::operator=(Artifact&&) noexcept = default;
+Artifact::~Artifact() = default;
+
+Result<Artifact> Artifact::open(const std::filesystem::path& directory) {
+  auto state = std::make_unique<State>();
+  state->directory = directory;
+  const Json config = LOCKSTEP_TRY(read_config(directory, state->identity.config_sha256));
+  state->built.view.config = LOCKSTEP_TRY(parse_config(config));
+  const QuantizationConfig quantization = LOCKSTEP_TRY(QuantizationConfig::parse(config, state->warnings));
+  SideFiles side = LOCKSTEP_TRY(parse_side_files(config));
+  find_side_files(directory, side);
+  state->tensors = LOCKSTEP_TRY(TensorSet::open(directory, side, state->warnings));
+  const Names names = LOCKSTEP_TRY(detect_names(*state->tensors, quantization.present(), directory));
+  state->layout = names.layout;
+  const RuntimeConfig runtime = LOCKSTEP_TRY(read_runtime(directory, names.layout, state->identity.runtime_sha256));
+
+  ModuleReader reader(*state->tensors, quantization);
+  const bool draft_wanted = state->built.view.config.draft_layers > 0;
+  LOCKSTEP_TRY(build_view({reader, names.layout, names.prefix, names.head, runtime, side}, state->built));
+  LOCKSTEP_TRY(refuse_unused(*state->tensors, draft_wanted, state->ignored));
+  note_oddities(state->built.view.config, reader.unlisted(), state->warnings);
+  state->warnings.insert(state->warnings.end(), state->built.warnings.begin(), state->built.warnings.end());
+  transpose_experts(state->built.transposed, state->memory);
+  state->inventory = state->tensors->inventory();
+  state->identity.inventory_sha256 = inventory_sha256(state->inventory);
+  return Artifact(std::move(state));
+}
+
+const std::filesystem::path& Artifact::directory() const {
+  return state_->directory;
+}
+Layout Artifact::layout() const {
+  return state_->layout;
+}
+const ModelView& Artifact::view() const {
+  return state_->built.view;
+}
+const std::vector<TensorRecord>& Artifact::inventory() const {
+  return state_->inventory;
+}
+const std::vector<std::string>& Artifact::ignored() const {
+  return state_->ignored;
+}
+const std::vector<std::string>& Artifact::warnings() const {
+  return state_->warnings;
+}
+const Identity& Artifact::identity() const {
+  return state_->identity;
+}
+
+}  // namespace lockstep::artifact

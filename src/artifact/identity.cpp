@@ -1,0 +1,57 @@
+#include "artifact/identity.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "artifact/safetensors.hpp"
+#include "base/file.hpp"
+#include "base/sha256.hpp"
+
+namespace lockstep::artifact {
+namespace {
+
+std::set<std::string> identity_files(const Artifact& artifact) {
+  std::set<std::string> names{"config.json"};
+  if (!artifact.identity().runtime_sha256.empty()) names.insert("mtplx_runtime.json");
+  for (const TensorRecord& record : artifact.inventory()) names.insert(record.file);
+  return names;
+}
+
+}  // namespace
+
+std::string inventory_sha256(std::span<const TensorRecord> records) {
+  Sha256 hash;
+  for (const TensorRecord& record : records) {
+    hash.update(fmt::format("{} {} {}\n", record.name, dtype_name(record.dtype), shape_text(record.shape)));
+  }
+  return hash.hex();
+}
+
+Result<std::uint64_t> hashed_bytes(const Artifact& artifact) {
+  std::uint64_t total = 0;
+  for (const std::string& name : identity_files(artifact)) {
+    std::error_code error;
+    total += std::filesystem::file_size(artifact.directory() / name, error);
+    if (error) return fail(ErrorKind::Io, "{}: {}", (artifact.directory() / name).string(), error.message());
+  }
+  return total;
+}
+
+Result<std::vector<FileHash>> hash_files(const Artifact& artifact, const std::function<void(std::uint64_t)>& progress) {
+  constexpr std::size_t kBlock = std::size_t{8} << 20;
+  std::vector<FileHash> hashes;
+  for (const std::string& name : identity_files(artifact)) {
+    const MappedFile file = LOCKSTEP_TRY(MappedFile::open(artifact.directory() / name));
+    Sha256 hash;
+    for (auto rest = file.bytes(); !rest.empty();) {
+      const auto block = rest.first(std::min(kBlock, rest.size()));
+      hash.update(block);
+      progress(block.size());
+      rest = rest.subspan(block.size());
+    }
+    hashes.push_back({name, hash.hex(), file.bytes().size()});
+  }
+  return hashes;
+}
+
+}  // namespace lockstep::artifact
