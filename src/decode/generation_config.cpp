@@ -66,8 +66,8 @@ void warn_about_unused(const Json& root, std::vector<std::string>& warnings) {
   for (const auto& [key, value] : root.items()) {
     if (std::count(kUsed.begin(), kUsed.end(), key) != 0 || value.is_null()) continue;
     if (std::count(kInformative.begin(), kInformative.end(), key) != 0) continue;
-    const auto neutral =
-        std::find_if(kNeutral.begin(), kNeutral.end(), [&](const Neutral& n) { return n.name == key; });
+    const auto neutral = std::find_if(kNeutral.begin(), kNeutral.end(),
+                                      [name = std::string_view(key)](const Neutral& n) { return n.name == name; });
     if (neutral != kNeutral.end() && value.is_number() && value.get<double>() == neutral->value) continue;
     warnings.push_back(fmt::format("{}: field '{}' is not used by this program", kFileName, key));
   }
