@@ -13,7 +13,9 @@ class Sha256 {
  public:
   Sha256();
   Sha256(Sha256&&) noexcept;
+  Sha256(const Sha256&) = delete;
   Sha256& operator=(Sha256&&) noexcept;
+  Sha256& operator=(const Sha256&) = delete;
   ~Sha256();
   void update(std::span<const std::byte> bytes);
   void update(std::string_view text);
