@@ -20,7 +20,7 @@ endfunction()
 function(lockstep_layer name)
   cmake_parse_arguments(ARG "" "" "DEPENDS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/variants/")
+  list(FILTER sources EXCLUDE REGEX "/src/kernels/cpu/scalar/")
   if(sources)
     add_library(lockstep_${name} STATIC ${sources})
     target_include_directories(lockstep_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
@@ -33,6 +33,17 @@ function(lockstep_layer name)
   endif()
 endfunction()
 
-# The kernel sources under src/kernels/cpu/variants are compiled once per instruction set.
+# The scalar kernels are compiled once per instruction set, each into its own namespace: `scalar` for every x86-64
+# machine, `scalar_v3` with the compiler's vectors for AVX2 and FMA. Both perform the same operations in the same order.
 function(lockstep_kernel_variants)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/cpu/scalar/*.cpp)
+  foreach(variant scalar scalar_v3)
+    add_library(lockstep_kernels_${variant} OBJECT ${sources})
+    target_include_directories(lockstep_kernels_${variant} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    target_compile_definitions(lockstep_kernels_${variant} PRIVATE
+      LOCKSTEP_VARIANT=${variant} LOCKSTEP_VARIANT_NAME="${variant}")
+    lockstep_warnings(lockstep_kernels_${variant})
+    target_sources(lockstep_kernels PRIVATE $<TARGET_OBJECTS:lockstep_kernels_${variant}>)
+  endforeach()
+  target_compile_options(lockstep_kernels_scalar_v3 PRIVATE -march=x86-64-v3)
 endfunction()
