@@ -1,0 +1,175 @@
+// Sparse attention layers on the CPU: keys and values in pages, group selection, attention over the selected positions.
+#include <algorithm>
+
+#include "backend/cpu/cpu_backend.hpp"
+
+namespace lockstep::backend {
+
+kernels::PagedKeys CpuBackend::paged_keys(const AttentionSlot& slot) const {
+  return {slot.pages,
+          slot.layer_offset + layout_.keys,
+          slot.layer_offset + layout_.values,
+          slot.layer_offset + layout_.index,
+          element_,
+          config_.kv_heads,
+          config_.head_dim,
+          config_.indexer_dim,
+          config_.indexer_ratio};
+}
+
+void CpuBackend::attention(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
+                           std::int64_t rows, float* y) {
+  const std::int64_t heads = config_.attention_heads;
+  const std::int64_t dim = config_.head_dim;
+  const auto floats = [&](std::size_t slot, std::int64_t per_row) {
+    return scratch_.at(slot).floats(static_cast<std::size_t>(rows * per_row));
+  };
+  float* q_gate = floats(0, 2 * heads * dim);
+  float* k = floats(1, config_.kv_heads * dim);
+  float* v = floats(2, config_.kv_heads * dim);
+  float* index_qk = floats(3, (config_.indexer_heads + 1) * config_.indexer_dim);
+  float* q = floats(4, heads * dim);
+  float* out = floats(5, heads * dim);
+  Activations input = activations(u, rows, config_.hidden_size);
+  matmul(*weights.q, input, q_gate);
+  matmul(*weights.k, input, k);
+  matmul(*weights.v, input, v);
+  matmul(*weights.index_qk, input, index_qk);
+
+  const std::int64_t width = max_attended();
+  selected_.resize(std::max(selected_.size(), static_cast<std::size_t>(rows * width)));
+  counts_.resize(std::max(counts_.size(), static_cast<std::size_t>(rows)));
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  for (const AttentionSlot& slot : slots) {
+    store_keys(weights, slot, k, v, index_qk);
+    select_positions(weights, slot, index_qk, selected_.data(), counts_.data());
+    parallel(slot.run.rows, grain(4 * heads * dim), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) {
+        const std::int64_t row = slot.run.first_row + t;
+        for (std::int64_t h = 0; h < heads; ++h) {
+          kernels_.norm_rope(q_gate + (row * heads + h) * 2 * dim, weights.q_norm->floats(), dim, eps,
+                             rotation(slot.position + t), q + (row * heads + h) * dim);
+        }
+      }
+    });
+  }
+  attend_rows(slots, q, selected_.data(), counts_.data(), rows, out);
+  parallel(rows * heads, grain(8 * dim), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) kernels_.sigmoid_gate(out + i * dim, q_gate + (2 * i + 1) * dim, dim);
+  });
+  Activations attended = activations(out, rows, heads * dim);
+  matmul(*weights.o, attended, y);
+}
+
+void CpuBackend::store_keys(const AttentionWeights& weights, const AttentionSlot& slot, const float* k, const float* v,
+                            const float* index_qk) {
+  const std::int64_t dim = config_.head_dim;
+  const std::int64_t index_dim = config_.indexer_dim;
+  const std::int64_t ratio = config_.indexer_ratio;
+  const std::int64_t ring = raw_key_ring(ratio);
+  const auto size = static_cast<std::int64_t>(kernels::element_size(element_));
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  float* normed = scratch_[6].floats(static_cast<std::size_t>(std::max(dim, (ratio + 1) * index_dim)));
+  for (std::int64_t t = 0; t < slot.run.rows; ++t) {
+    const std::int64_t row = slot.run.first_row + t;
+    const std::int64_t position = slot.position + t;
+    std::byte* page = slot.pages[position / kernels::kPageTokens] + slot.layer_offset;
+    const std::int64_t in_page = position % kernels::kPageTokens;
+    for (std::int64_t h = 0; h < config_.kv_heads; ++h) {
+      const std::int64_t source = (row * config_.kv_heads + h) * dim;
+      const std::int64_t target = (in_page * config_.kv_heads + h) * dim * size;
+      kernels_.norm_rope(k + source, weights.k_norm->floats(), dim, eps, rotation(position), normed);
+      kernels_.narrow(normed, dim, element_, page + layout_.keys + target);
+      kernels_.narrow(v + source, dim, element_, page + layout_.values + target);
+    }
+    // The raw index key, rounded to the state type like everything that is kept.
+    const float* raw = index_qk + (row * (config_.indexer_heads + 1) + config_.indexer_heads) * index_dim;
+    float* kept = slot.raw_keys + position % ring * index_dim;
+    auto* narrowed = reinterpret_cast<std::byte*>(normed);
+    kernels_.narrow(raw, index_dim, element_, narrowed);
+    kernels_.widen(narrowed, index_dim, element_, kept);
+    if ((position + 1) % ratio != 0) continue;
+    const std::int64_t first = position + 1 - ratio;
+    for (std::int64_t i = 0; i < ratio; ++i) {
+      std::copy_n(slot.raw_keys + (first + i) % ring * index_dim, index_dim, normed + (i + 1) * index_dim);
+    }
+    kernels_.pool_index_key(normed + index_dim, ratio, weights.index_k_norm->floats(), index_dim, eps, rotation(first),
+                            normed);
+    kernels_.narrow(normed, index_dim, element_, page + layout_.index + in_page / ratio * index_dim * size);
+  }
+}
+
+void CpuBackend::select_positions(const AttentionWeights& weights, const AttentionSlot& slot, const float* index_qk,
+                                  std::int32_t* positions, std::int64_t* counts) {
+  const std::int64_t ratio = config_.indexer_ratio;
+  const std::int64_t budget = config_.indexer_budget / ratio;
+  const std::int64_t heads = config_.indexer_heads;
+  const std::int64_t index_dim = config_.indexer_dim;
+  const std::int64_t most_groups = (slot.position + slot.run.rows) / ratio;
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  const kernels::PagedKeys keys = paged_keys(slot);
+  float* q = scratch_[6].floats(static_cast<std::size_t>(heads * index_dim));
+  float* scores = scratch_[7].floats(static_cast<std::size_t>(most_groups + 1));
+  order_.resize(std::max(order_.size(), static_cast<std::size_t>(most_groups + 1)));
+  chosen_.resize(std::max(chosen_.size(), static_cast<std::size_t>(budget)));
+  for (std::int64_t t = 0; t < slot.run.rows; ++t) {
+    const std::int64_t row = slot.run.first_row + t;
+    const std::int64_t position = slot.position + t;
+    const std::int64_t groups = (position + 1) / ratio;
+    std::int32_t* list = positions + row * max_attended();
+    std::int64_t count = 0;
+    const auto take = [&](std::int64_t first, std::int64_t n) {
+      for (std::int64_t i = 0; i < n; ++i) list[count++] = static_cast<std::int32_t>(first + i);
+    };
+    if (groups <= budget) {
+      take(0, groups * ratio);
+    } else {
+      const float* source = index_qk + row * (heads + 1) * index_dim;
+      for (std::int64_t h = 0; h < heads; ++h) {
+        kernels_.norm_rope(source + h * index_dim, weights.index_q_norm->floats(), index_dim, eps, rotation(position),
+                           q + h * index_dim);
+      }
+      parallel(groups, grain(heads * index_dim), [&](std::int64_t begin, std::int64_t end) {
+        kernels_.index_scores(keys, q, heads, begin, end, scores);
+      });
+      kernels_.top_k(scores, groups, budget, chosen_.data(), order_.data());
+      std::sort(chosen_.begin(), chosen_.begin() + budget);
+      for (std::int64_t i = 0; i < budget; ++i) take(chosen_[static_cast<std::size_t>(i)] * ratio, ratio);
+    }
+    take(groups * ratio, position + 1 - groups * ratio);
+    counts[row] = count;
+  }
+}
+
+void CpuBackend::attend_rows(std::span<const AttentionSlot> slots, const float* q, const std::int32_t* positions,
+                             const std::int64_t* counts, std::int64_t rows, float* out) {
+  const std::int64_t dim = config_.head_dim;
+  const std::int64_t shared = config_.attention_heads / config_.kv_heads;
+  const std::int64_t scratch_size = kernels::attention_scratch(shared, dim);
+  // One piece of work is the heads of one KV head of one row. A single row has few of them, so each is cut in parts
+  // when that keeps more threads busy; the parts read the same keys.
+  const auto threads = static_cast<std::int64_t>(pool_.threads());
+  std::int64_t parts = 1;
+  while (rows * config_.kv_heads * parts < threads && shared % (2 * parts) == 0) parts *= 2;
+  const std::int64_t part_heads = shared / parts;
+  const std::int64_t total = rows * config_.kv_heads * parts;
+  float* scratch = scratch_[8].floats(static_cast<std::size_t>(threads * scratch_size));
+  for (const AttentionSlot& slot : slots) {
+    const kernels::PagedKeys keys = paged_keys(slot);
+    const std::int64_t work = slot.run.rows * total / rows;
+    const std::int64_t share = (work + threads - 1) / threads;
+    const bool tiny = work * part_heads * counts[slot.run.first_row + slot.run.rows - 1] * dim < min_work_;
+    parallel(threads, tiny ? threads : 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin * share; i < std::min(work, end * share); ++i) {
+        const std::int64_t row = slot.run.first_row + i / (config_.kv_heads * parts);
+        const std::int64_t kv_head = i / parts % config_.kv_heads;
+        const std::int64_t head = kv_head * shared + i % parts * part_heads;
+        const std::int64_t at = (row * config_.attention_heads + head) * dim;
+        kernels_.attend(keys, kv_head, q + at, part_heads, positions + row * max_attended(), counts[row], out + at,
+                        scratch + begin * scratch_size);
+      }
+    });
+  }
+}
+
+}  // namespace lockstep::backend

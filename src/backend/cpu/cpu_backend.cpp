@@ -1,0 +1,175 @@
+#include "backend/cpu/cpu_backend.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "numerics/double_math.hpp"
+
+namespace lockstep::backend {
+namespace {
+
+class HostBuffer final : public Buffer {
+ public:
+  HostBuffer(std::byte* data, std::size_t size) : data_(data), size_(size) {}
+  ~HostBuffer() override { std::free(data_); }
+  [[nodiscard]] std::byte* data() override { return data_; }
+  [[nodiscard]] std::size_t size() const override { return size_; }
+
+ private:
+  std::byte* data_;
+  std::size_t size_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const CpuOptions& options) {
+  std::string isa = options.isa;
+  if (isa.empty()) {
+    if (const char* forced = std::getenv("LOCKSTEP_ISA"); forced != nullptr) isa = forced;
+  }
+  const kernels::Kernels* table = isa.empty() ? kernels::available_kernels().front() : kernels::find_kernels(isa);
+  if (table == nullptr) {
+    std::string names;
+    for (const kernels::Kernels* known : kernels::available_kernels()) {
+      names += (names.empty() ? "" : ", ") + std::string(known->name);
+    }
+    return fail(ErrorKind::Usage, "instruction set '{}' is unknown or missing on this machine; it has: {}", isa, names);
+  }
+  return std::unique_ptr<CpuBackend>(new CpuBackend(*table, options));
+}
+
+std::string CpuBackend::describe() const {
+  return fmt::format("cpu {}, {} thread{}{}", kernels_.name, pool_.threads(), pool_.threads() == 1 ? "" : "s",
+                     unquantised_ ? ", unquantised activations" : "");
+}
+
+Result<BufferPtr> CpuBackend::allocate(std::size_t bytes) {
+  const std::size_t rounded = std::max<std::size_t>(64, (bytes + 63) / 64 * 64);
+  void* data = std::aligned_alloc(64, rounded);
+  if (data == nullptr) return fail(ErrorKind::Limit, "cannot allocate {} bytes of memory", rounded);
+  std::memset(data, 0, rounded);
+  return std::make_unique<HostBuffer>(static_cast<std::byte*>(data), bytes);
+}
+
+void CpuBackend::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+void CpuBackend::read(void* host, const std::byte* from, std::size_t bytes) {
+  std::memcpy(host, from, bytes);
+}
+void CpuBackend::write(std::byte* to, const void* host, std::size_t bytes) {
+  std::memcpy(to, host, bytes);
+}
+
+Result<MatrixPtr> CpuBackend::upload(const artifact::MatrixView& view) {
+  return std::make_unique<CpuMatrix>(view);
+}
+
+Result<BufferPtr> CpuBackend::upload(std::span<const float> vector) {
+  BufferPtr buffer = LOCKSTEP_TRY(allocate(vector.size_bytes()));
+  std::memcpy(buffer->data(), vector.data(), vector.size_bytes());
+  return buffer;
+}
+
+Status CpuBackend::set_ngram_table(const artifact::NgramTableView& table) {
+  table_ = table;
+  table_matrix_.reset();
+  table_shards_.clear();
+  if (table.table) table_matrix_ = std::make_unique<CpuMatrix>(*table.table);
+  for (const artifact::MatrixView& shard : table.shards) table_shards_.push_back(std::make_unique<CpuMatrix>(shard));
+  return {};
+}
+
+Status CpuBackend::configure(const artifact::ModelConfig& config, StateType state) {
+  config_ = config;
+  state_ = state;
+  element_ = state == StateType::F32 ? kernels::ElementType::F32 : kernels::ElementType::BF16;
+  layout_ = page_layout(config, state);
+  positions_ = 0;
+  return {};
+}
+
+Status CpuBackend::prepare_positions(std::int64_t positions) {
+  if (positions <= positions_) return {};
+  // Grown geometrically, so that a long sequence does not pay for each page. Angles are formed in double from position
+  // * theta^(-2i/d) and rounded once (docs/numerics.md N1).
+  const std::int64_t target =
+      std::min(std::max<std::int64_t>({positions, 2 * positions_, 1024}), std::max(positions, config_.max_positions));
+  const std::int64_t half = config_.rotary_dim / 2;
+  cos_.resize(static_cast<std::size_t>(target * half));
+  sin_.resize(cos_.size());
+  const double log_theta = numerics::canon_log64(config_.rope_theta);
+  for (std::int64_t i = 0; i < half; ++i) {
+    const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(config_.rotary_dim);
+    const double frequency = numerics::canon_exp64(exponent * log_theta);
+    for (std::int64_t p = positions_; p < target; ++p) {
+      const numerics::SinCos angle = numerics::canon_sincos64(static_cast<double>(p) * frequency);
+      cos_[static_cast<std::size_t>(p * half + i)] = static_cast<float>(angle.cos);
+      sin_[static_cast<std::size_t>(p * half + i)] = static_cast<float>(angle.sin);
+    }
+  }
+  positions_ = target;
+  return {};
+}
+
+Status CpuBackend::reserve_rows(std::int64_t /*rows*/) {
+  return {};
+}
+
+kernels::Rotation CpuBackend::rotation(std::int64_t position) const {
+  const std::int64_t half = config_.rotary_dim / 2;
+  return {cos_.data() + position * half, sin_.data() + position * half, half};
+}
+
+void CpuBackend::parallel(std::int64_t count, std::int64_t grain,
+                          const std::function<void(std::int64_t, std::int64_t)>& body) {
+  pool_.parallel_for(static_cast<std::size_t>(count), static_cast<std::size_t>(grain),
+                     [&body](std::size_t begin, std::size_t end) {
+                       body(static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end));
+                     });
+}
+
+void CpuBackend::matmul_rows(const CpuMatrix& matrix, std::int64_t index, Activations& x, std::int64_t begin,
+                             std::int64_t end, float* out, std::int64_t out_stride) {
+  if (!matrix.quantised()) {
+    kernels_.dense_rows(matrix.dense(index), x.x(), x.rows(), begin, end, out, out_stride);
+  } else if (unquantised_) {
+    kernels_.affine_rows_unquantised(matrix.affine(index), x.x(), x.rows(), begin, end, out, out_stride);
+  } else {
+    kernels_.affine_rows(matrix.affine(index), x.quantised(matrix.group()), begin, end, out, out_stride);
+  }
+}
+
+void CpuBackend::matmul(const Matrix& matrix, Activations& x, float* out) {
+  const auto& cpu = static_cast<const CpuMatrix&>(matrix);
+  if (cpu.quantised() && !unquantised_) x.quantised(cpu.group());  // before the threads start
+  const std::int64_t rows = (grain(cpu.cols() * x.rows()) + kRowGrain - 1) / kRowGrain * kRowGrain;
+  parallel(cpu.rows(), rows,
+           [&](std::int64_t begin, std::int64_t end) { matmul_rows(cpu, 0, x, begin, end, out, cpu.rows()); });
+}
+
+void CpuBackend::matrix_row(const CpuMatrix& matrix, std::int64_t row, float* out) {
+  if (matrix.quantised()) {
+    kernels_.affine_row(matrix.affine(0), row, out);
+  } else {
+    kernels_.dense_row(matrix.dense(0), row, out);
+  }
+}
+
+void CpuBackend::embed(const Matrix& embedding, std::span<const std::int32_t> tokens, float* x) {
+  const std::int64_t hidden = config_.hidden_size;
+  for (std::size_t t = 0; t < tokens.size(); ++t) {
+    float* row = x + static_cast<std::int64_t>(t) * config_.wide_size();
+    matrix_row(static_cast<const CpuMatrix&>(embedding), tokens[t], row);
+    for (std::int64_t s = 1; s < config_.streams; ++s) std::copy_n(row, hidden, row + s * hidden);
+  }
+}
+
+void CpuBackend::project(const Matrix& matrix, const float* u, std::int64_t rows, float* out) {
+  Activations input = activations(u, rows, matrix.cols());
+  matmul(matrix, input, out);
+}
+
+}  // namespace lockstep::backend

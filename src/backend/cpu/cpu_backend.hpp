@@ -1,0 +1,131 @@
+// The CPU backend: the canon on host memory, work split over a thread pool.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.hpp"
+#include "backend/cpu/linear.hpp"
+#include "base/thread_pool.hpp"
+#include "kernels/cpu/kernels.hpp"
+
+namespace lockstep::backend {
+
+struct CpuOptions {
+  std::size_t threads = 0;               ///< 0: physical cores
+  std::string isa;                       ///< name of a kernel table; empty: LOCKSTEP_ISA, else the fastest
+  std::int64_t min_work = 65536;         ///< multiply-adds that make a share of work worth a thread; tests lower it
+  bool unquantised_activations = false;  ///< oracle: keep activations in binary32 in quantised products
+};
+
+class CpuBackend final : public Backend {
+ public:
+  /// Errors: Usage when the named instruction set is unknown or this machine lacks it.
+  static Result<std::unique_ptr<CpuBackend>> create(const CpuOptions& options);
+
+  [[nodiscard]] std::string describe() const override;
+  Result<BufferPtr> allocate(std::size_t bytes) override;
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override;
+  void read(void* host, const std::byte* from, std::size_t bytes) override;
+  void write(std::byte* to, const void* host, std::size_t bytes) override;
+  Result<MatrixPtr> upload(const artifact::MatrixView& view) override;
+  Result<BufferPtr> upload(std::span<const float> vector) override;
+  Status set_ngram_table(const artifact::NgramTableView& table) override;
+  Status configure(const artifact::ModelConfig& config, StateType state) override;
+  Status prepare_positions(std::int64_t positions) override;
+  Status reserve_rows(std::int64_t rows) override;
+
+  void embed(const Matrix& embedding, std::span<const std::int32_t> tokens, float* x) override;
+  Status ngram_lookup(std::span<const std::int64_t> row_ids, float* e) override;
+  void ple_inject(const PleWeights& weights, const float* e, std::span<const PleSlot> slots, std::int64_t rows,
+                  float* x) override;
+  void hyper_read(const HyperWeights& weights, const float* x, std::int64_t rows, float* u, float* inject) override;
+  void hyper_write(const float* inject, const float* y, std::int64_t rows, float* x) override;
+  void delta_net(const DeltaWeights& weights, const float* u, std::span<const DeltaSlot> slots, std::int64_t rows,
+                 float* y) override;
+  void attention(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
+                 std::int64_t rows, float* y) override;
+  void experts(const MoeWeights& weights, const float* u, std::int64_t rows, float* y) override;
+  void project(const Matrix& matrix, const float* u, std::int64_t rows, float* out) override;
+  void draft_input(const DraftWeights& weights, const Matrix& embedding, std::span<const std::int32_t> tokens,
+                   const float* h, float* x) override;
+  void commit_delta(const DeltaSlot& slot, std::int64_t keep) override;
+  void commit_conv(const ConvSlot& slot, std::int64_t history, std::int64_t channels, std::int64_t keep) override;
+
+ private:
+  CpuBackend(const kernels::Kernels& kernels, const CpuOptions& options)
+      : kernels_(kernels),
+        pool_(options.threads),
+        min_work_(options.min_work),
+        unquantised_(options.unquantised_activations) {}
+
+  /// Rows of scratch memory that only grow.
+  class Scratch {
+   public:
+    float* floats(std::size_t n) {
+      if (floats_.size() < n) floats_.resize(n);
+      return floats_.data();
+    }
+
+   private:
+    std::vector<float> floats_;
+  };
+
+  Activations activations(const float* x, std::int64_t rows, std::int64_t cols) {
+    return {kernels_, pool_, storage_, x, rows, cols};
+  }
+  /// out[t * out_stride + r] for rows [begin, end) of matrix `index`; runs in the calling thread.
+  void matmul_rows(const CpuMatrix& matrix, std::int64_t index, Activations& x, std::int64_t begin, std::int64_t end,
+                   float* out, std::int64_t out_stride);
+  /// The whole matrix, split over the threads.
+  void matmul(const Matrix& matrix, Activations& x, float* out);
+  void matrix_row(const CpuMatrix& matrix, std::int64_t row, float* out);
+  void parallel(std::int64_t count, std::int64_t grain, const std::function<void(std::int64_t, std::int64_t)>& body);
+  /// Items that one thread should take at least, when an item is `work` multiply-adds: waking a thread costs more than
+  /// a few microseconds of work, on small models more than the whole operation.
+  [[nodiscard]] std::int64_t grain(std::int64_t work) const { return std::max<std::int64_t>(1, min_work_ / work); }
+  [[nodiscard]] kernels::Rotation rotation(std::int64_t position) const;
+
+  // Parts of delta_net, attention and experts (files of the same names).
+  void convolve(const ConvSlot& slot, const Run& run, std::int64_t history_step, std::int64_t kernel,
+                std::int64_t channels, const float* rows, const float* weight, float* out);
+  void keep_columns(const ConvSlot& slot, const Run& run, std::int64_t history, std::int64_t channels,
+                    const float* rows);
+  void delta_run(const DeltaWeights& weights, const DeltaSlot& slot, const float* conv, const float* decay,
+                 const float* beta, float* units, float* deltas, float* out);
+  void store_keys(const AttentionWeights& weights, const AttentionSlot& slot, const float* k, const float* v,
+                  const float* index_qk);
+  void select_positions(const AttentionWeights& weights, const AttentionSlot& slot, const float* index_qk,
+                        std::int32_t* positions, std::int64_t* counts);
+  void attend_rows(std::span<const AttentionSlot> slots, const float* q, const std::int32_t* positions,
+                   const std::int64_t* counts, std::int64_t rows, float* out);
+  void routed_experts(const MoeWeights& weights, Activations& input, const std::int32_t* chosen, float* hidden,
+                      float* outputs);
+  [[nodiscard]] kernels::PagedKeys paged_keys(const AttentionSlot& slot) const;
+  [[nodiscard]] std::int64_t max_attended() const { return config_.indexer_budget + config_.indexer_ratio; }
+
+  const kernels::Kernels& kernels_;
+  ThreadPool pool_;
+  std::int64_t min_work_;
+  bool unquantised_;
+  artifact::ModelConfig config_;
+  StateType state_ = StateType::BF16;
+  kernels::ElementType element_ = kernels::ElementType::BF16;
+  PageLayout layout_;
+  artifact::NgramTableView table_;
+  std::unique_ptr<CpuMatrix> table_matrix_;
+  std::vector<std::unique_ptr<CpuMatrix>> table_shards_;
+  std::vector<float> cos_, sin_;  ///< [positions, rotary_dim / 2]
+  std::int64_t positions_ = 0;
+  std::array<QuantisedStorage, 3> storage_, expert_storage_;
+  std::array<Scratch, 12> scratch_;
+  std::vector<std::int32_t> chosen_, selected_;
+  std::vector<std::int64_t> counts_;
+  std::vector<std::uint64_t> order_;
+};
+
+}  // namespace lockstep::backend

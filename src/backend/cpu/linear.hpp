@@ -1,0 +1,60 @@
+// Matrices and activations of the CPU backend.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.hpp"
+#include "base/thread_pool.hpp"
+#include "kernels/cpu/kernels.hpp"
+
+namespace lockstep::backend {
+
+/// Output rows that a thread takes at a time.
+inline constexpr std::int64_t kRowGrain = 16;
+
+/// A stack of matrices in the artifact's own layout, read from the mapped file.
+class CpuMatrix final : public Matrix {
+ public:
+  explicit CpuMatrix(const artifact::MatrixView& view) : Matrix(view.count, view.rows, view.cols), view_(view) {}
+
+  [[nodiscard]] bool quantised() const { return view_.quantised; }
+  [[nodiscard]] int group() const { return view_.group; }
+  [[nodiscard]] kernels::AffineMatrix affine(std::int64_t index) const;
+  [[nodiscard]] kernels::DenseMatrix dense(std::int64_t index) const;
+
+ private:
+  artifact::MatrixView view_;
+};
+
+/// Memory for quantised activations, reused between operations.
+struct QuantisedStorage {
+  std::vector<std::int16_t> values;
+  std::vector<float> steps;
+  std::vector<std::int32_t> sums;
+};
+
+/// Input rows of one operation. They are quantised at most once per group size and shared by all matrices that use it.
+class Activations {
+ public:
+  Activations(const kernels::Kernels& kernels, ThreadPool& pool, std::array<QuantisedStorage, 3>& storage,
+              const float* x, std::int64_t rows, std::int64_t cols)
+      : kernels_(kernels), pool_(pool), storage_(storage), x_(x), rows_(rows), cols_(cols) {}
+
+  [[nodiscard]] const float* x() const { return x_; }
+  [[nodiscard]] std::int64_t rows() const { return rows_; }
+  [[nodiscard]] std::int64_t cols() const { return cols_; }
+  /// The quantised form for groups of 32, 64 or 128 inputs.
+  const kernels::QuantisedRows& quantised(int group);
+
+ private:
+  const kernels::Kernels& kernels_;
+  ThreadPool& pool_;
+  std::array<QuantisedStorage, 3>& storage_;
+  const float* x_;
+  std::int64_t rows_, cols_;
+  std::array<kernels::QuantisedRows, 3> quantised_{};
+};
+
+}  // namespace lockstep::backend
