@@ -1,0 +1,51 @@
+#include "model/model.hpp"
+
+#include <algorithm>
+
+#include "kernels/cpu/kernels.hpp"
+
+namespace lockstep::model {
+namespace {
+
+/// Limits of fixed-size scratch in the kernels; far above every published geometry.
+Status check_geometry(const artifact::ModelConfig& config) {
+  const auto limit = [](std::string_view what, std::int64_t value, std::int64_t most) -> Status {
+    if (value <= most) return {};
+    return fail(ErrorKind::Unsupported, "config.json: {} is {}, more than the supported {}", what, value, most);
+  };
+  LOCKSTEP_TRY(limit("num_experts_per_tok", config.experts_per_token, 64));
+  LOCKSTEP_TRY(limit("linear_key_head_dim", config.linear_key_dim, 512));
+  LOCKSTEP_TRY(limit("indexer_head_dim", config.indexer_dim, 1024));
+  LOCKSTEP_TRY(limit("linear_conv_kernel_dim", config.conv_kernel, 16));
+  LOCKSTEP_TRY(limit("ple_conv_kernel_size", config.ple_conv_kernel, 16));
+  LOCKSTEP_TRY(limit("number of PLE layers", static_cast<std::int64_t>(config.ple_layers.size()), 1));
+  if (kernels::kPageTokens % config.indexer_ratio != 0) {
+    return fail(ErrorKind::Unsupported, "config.json: indexer_compress_ratio {} does not divide {}",
+                config.indexer_ratio, kernels::kPageTokens);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
+                                           std::unique_ptr<backend::Backend> backend, const ModelOptions& options) {
+  LOCKSTEP_TRY(check_geometry(artifact.config()));
+  std::unique_ptr<Model> model(new Model());
+  model->config_ = artifact.config();
+  model->backend_ = std::move(backend);
+  model->state_ = options.state;
+  LOCKSTEP_TRY(model->backend_->configure(model->config_, options.state));
+  model->weights_ = LOCKSTEP_TRY(upload_weights(artifact.view(), *model->backend_));
+  if (!options.draft) model->weights_.draft.reset();
+  const auto& layers = model->config_.layers;
+  model->attention_layers_ = std::count(layers.begin(), layers.end(), artifact::LayerKind::Attention);
+  model->linear_layers_ = static_cast<std::int64_t>(layers.size()) - model->attention_layers_;
+  const std::size_t block = backend::page_layout(model->config_, options.state).bytes;
+  model->pages_ = std::make_shared<PagePool>(
+      *model->backend_, block * static_cast<std::size_t>(std::max<std::int64_t>(1, model->attention_layers_)));
+  model->draft_pages_ = std::make_shared<PagePool>(*model->backend_, block);
+  return model;
+}
+
+}  // namespace lockstep::model

@@ -1,0 +1,46 @@
+// A loaded model: weights on a backend, and the sequences that run on it.
+#pragma once
+
+#include <memory>
+
+#include "artifact/artifact.hpp"
+#include "backend/backend.hpp"
+#include "model/page_pool.hpp"
+#include "model/weights.hpp"
+
+namespace lockstep::model {
+
+struct ModelOptions {
+  backend::StateType state = backend::StateType::BF16;
+  bool draft = true;  ///< load the draft layer where the artifact has one
+};
+
+/// Weights and shared memory pools. Sequences and runners keep references: the model outlives them.
+class Model {
+ public:
+  /// Uploads all weights of `artifact`, which must outlive the model. Errors: Unsupported geometry, Limit.
+  static Result<std::unique_ptr<Model>> load(const artifact::Artifact& artifact,
+                                             std::unique_ptr<backend::Backend> backend, const ModelOptions& options);
+
+  [[nodiscard]] const artifact::ModelConfig& config() const { return config_; }
+  [[nodiscard]] const Weights& weights() const { return weights_; }
+  [[nodiscard]] backend::Backend& backend() const { return *backend_; }
+  [[nodiscard]] backend::StateType state_type() const { return state_; }
+  [[nodiscard]] bool has_draft() const { return weights_.draft.has_value(); }
+  [[nodiscard]] std::int64_t linear_layers() const { return linear_layers_; }
+  [[nodiscard]] std::int64_t attention_layers() const { return attention_layers_; }
+  [[nodiscard]] const std::shared_ptr<PagePool>& pages() const { return pages_; }
+  [[nodiscard]] const std::shared_ptr<PagePool>& draft_pages() const { return draft_pages_; }
+
+ private:
+  Model() = default;
+
+  artifact::ModelConfig config_;
+  std::unique_ptr<backend::Backend> backend_;
+  backend::StateType state_ = backend::StateType::BF16;
+  Weights weights_;
+  std::int64_t linear_layers_ = 0, attention_layers_ = 0;
+  std::shared_ptr<PagePool> pages_, draft_pages_;
+};
+
+}  // namespace lockstep::model

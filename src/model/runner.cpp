@@ -1,0 +1,240 @@
+#include "model/runner.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "artifact/ngram_hash.hpp"
+
+namespace lockstep::model {
+namespace {
+
+std::size_t row_bytes(std::int64_t rows, std::int64_t width) {
+  return static_cast<std::size_t>(rows * width) * sizeof(float);
+}
+
+/// Row numbers of the step whose logits are wanted, appended in order.
+void want(LogitsWanted wanted, std::int64_t first, std::int64_t rows, std::vector<std::int64_t>& out) {
+  if (wanted == LogitsWanted::None) return;
+  for (std::int64_t i = wanted == LogitsWanted::All ? 0 : rows - 1; i < rows; ++i) out.push_back(first + i);
+}
+
+Status check_tokens(std::span<const std::int32_t> tokens, std::int64_t vocabulary) {
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || token >= vocabulary) {
+      return fail(ErrorKind::Invalid, "token id {} is outside the vocabulary of {}", token, vocabulary);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Runner::Runner(const Model& model, std::int64_t max_rows)
+    : model_(&model), max_rows_(max_rows), wide_size_(model.config().wide_size()) {}
+
+Result<Runner> Runner::create(const Model& model, std::int64_t max_rows) {
+  Runner runner(model, max_rows);
+  backend::Backend& backend = model.backend();
+  const artifact::ModelConfig& config = model.config();
+  const auto make = [&](std::int64_t width) { return backend.allocate(row_bytes(max_rows, width)); };
+  runner.x_ = LOCKSTEP_TRY(make(config.wide_size()));
+  runner.u_ = LOCKSTEP_TRY(make(config.hidden_size));
+  runner.y_ = LOCKSTEP_TRY(make(config.hidden_size));
+  runner.inject_ = LOCKSTEP_TRY(make(config.streams));
+  runner.picked_ = LOCKSTEP_TRY(make(config.hidden_size));
+  if (!config.ple_layers.empty()) runner.embedded_ = LOCKSTEP_TRY(make(config.ple_dim));
+  if (model.has_draft()) {
+    runner.draft_x_ = LOCKSTEP_TRY(make(config.wide_size()));
+    runner.hidden_ = LOCKSTEP_TRY(make(config.wide_size()));
+  }
+  LOCKSTEP_TRY(backend.reserve_rows(max_rows));
+  return runner;
+}
+
+Result<std::int64_t> Runner::begin(std::span<const Segment> segments) {
+  const artifact::ModelConfig& config = model_->config();
+  std::int64_t rows = 0;
+  std::int64_t positions = 0;
+  tokens_.clear();
+  for (const Segment& segment : segments) {
+    const auto count = static_cast<std::int64_t>(segment.tokens.size());
+    LOCKSTEP_TRY(check_tokens(segment.tokens, config.vocab_size));
+    const std::int64_t end = segment.sequence->length() + count;
+    if (end > config.max_positions) {
+      return fail(ErrorKind::Limit, "{} tokens do not fit the model's context of {}", end, config.max_positions);
+    }
+    positions = std::max(positions, end);
+    rows += count;
+    tokens_.insert(tokens_.end(), segment.tokens.begin(), segment.tokens.end());
+  }
+  if (rows > max_rows_) return fail(ErrorKind::Internal, "a step of {} rows exceeds the runner's {}", rows, max_rows_);
+  LOCKSTEP_TRY(model_->backend().prepare_positions(positions));
+  for (const Segment& segment : segments) {
+    const auto count = static_cast<std::int64_t>(segment.tokens.size());
+    Sequence& sequence = *segment.sequence;
+    LOCKSTEP_TRY(sequence.kv_.prepare(count));
+    if (!segment.capture) continue;
+    LOCKSTEP_TRY(sequence.delta_.prepare_capture(count));
+    LOCKSTEP_TRY(sequence.conv_.prepare_capture(count));
+    if (sequence.ple_conv_) LOCKSTEP_TRY(sequence.ple_conv_->prepare_capture(count));
+  }
+  return rows;
+}
+
+Status Runner::ngram_embedding(std::span<const Segment> segments) {
+  const artifact::ModelConfig& config = model_->config();
+  const auto heads = static_cast<std::size_t>(config.ngram_heads());
+  std::vector<std::int64_t> window(static_cast<std::size_t>(config.ngram_size));
+  std::vector<std::uint64_t> rows(heads);
+  row_ids_.clear();
+  for (const Segment& segment : segments) {
+    const std::vector<std::int32_t>& past = segment.sequence->tokens();
+    for (std::size_t t = 0; t < segment.tokens.size(); ++t) {
+      for (std::size_t back = 0; back < window.size(); ++back) {
+        if (back <= t) {
+          window[back] = segment.tokens[t - back];
+        } else {
+          const std::size_t before = back - t;  // 1 is the newest token of the past
+          window[back] = before <= past.size() ? past[past.size() - before] : config.ngram_eos;
+        }
+      }
+      artifact::cut_ngram_window(window, config.ngram_eos);
+      artifact::ngram_rows(model_->weights().ngram, window, rows);
+      for (const std::uint64_t row : rows) row_ids_.push_back(static_cast<std::int64_t>(row));
+    }
+  }
+  return model_->backend().ngram_lookup(row_ids_, embedded_->floats());
+}
+
+void Runner::bind_linear(std::span<const Segment> segments, std::int64_t index) {
+  delta_slots_.clear();
+  std::int64_t first = 0;
+  for (const Segment& segment : segments) {
+    const backend::Run run{first, static_cast<std::int64_t>(segment.tokens.size())};
+    backend::DeltaSlot slot = segment.sequence->delta_.slot(index, run, segment.capture);
+    slot.conv = segment.sequence->conv_.slot(index, segment.capture);
+    delta_slots_.push_back(slot);
+    first += run.rows;
+  }
+}
+
+void Runner::layer(const LayerWeights& weights, std::int64_t rows, float* x) {
+  backend::Backend& backend = model_->backend();
+  float* u = u_->floats();
+  float* y = y_->floats();
+  float* inject = inject_->floats();
+  if (weights.ple) backend.ple_inject(*weights.ple, embedded_->floats(), ple_slots_, rows, x);
+  backend.hyper_read(weights.attention_site, x, rows, u, inject);
+  if (weights.kind == artifact::LayerKind::Linear) {
+    backend.delta_net(*weights.linear, u, delta_slots_, rows, y);
+  } else {
+    backend.attention(*weights.attention, u, attention_slots_, rows, y);
+  }
+  backend.hyper_write(inject, y, rows, x);
+  backend.hyper_read(weights.mlp_site, x, rows, u, inject);
+  backend.experts(weights.moe, u, rows, y);
+  backend.hyper_write(inject, y, rows, x);
+}
+
+Status Runner::finish(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted) {
+  backend::Backend& backend = model_->backend();
+  const artifact::ModelConfig& config = model_->config();
+  const auto rows = static_cast<std::int64_t>(wanted.size());
+  logits_.resize(static_cast<std::size_t>(rows * config.vocab_size));
+  if (rows == 0) return {};
+  if (rows > logits_rows_) {
+    logits_device_ = LOCKSTEP_TRY(backend.allocate(row_bytes(rows, config.vocab_size)));
+    logits_rows_ = rows;
+  }
+  // The wanted rows are gathered in front of the mixer: other rows need neither mixer nor head.
+  const bool consecutive = wanted.back() - wanted.front() + 1 == rows;
+  const float* source = x + wanted.front() * wide_size_;
+  for (std::int64_t i = 0; i < rows; i += consecutive ? rows : 1) {
+    const std::int64_t count = consecutive ? rows : 1;
+    if (!consecutive) source = x + wanted[static_cast<std::size_t>(i)] * wide_size_;
+    backend.hyper_read(mixer, source, count, picked_->floats() + i * config.hidden_size, nullptr);
+  }
+  backend.project(*model_->weights().head, picked_->floats(), rows, logits_device_->floats());
+  backend.read(logits_.data(), logits_device_->data(), logits_.size() * sizeof(float));
+  return {};
+}
+
+Status Runner::forward(std::span<const Segment> segments) {
+  backend::Backend& backend = model_->backend();
+  const Weights& weights = model_->weights();
+  const std::int64_t rows = LOCKSTEP_TRY(begin(segments));
+  if (!model_->config().ple_layers.empty()) LOCKSTEP_TRY(ngram_embedding(segments));
+  ple_slots_.clear();
+  wanted_.clear();
+  std::int64_t first = 0;
+  for (const Segment& segment : segments) {
+    const backend::Run run{first, static_cast<std::int64_t>(segment.tokens.size())};
+    Sequence& sequence = *segment.sequence;
+    if (sequence.ple_conv_) ple_slots_.push_back({run, sequence.ple_conv_->slot(0, segment.capture)});
+    want(segment.logits, first, run.rows, wanted_);
+    first += run.rows;
+  }
+  float* x = x_->floats();
+  backend.embed(*weights.embedding, tokens_, x);
+  std::int64_t linear = 0;
+  std::int64_t attention = 0;
+  for (std::size_t i = 0; i < weights.layers.size(); ++i) {
+    if (weights.layers[i].kind == artifact::LayerKind::Linear) {
+      bind_linear(segments, linear++);
+    } else {
+      attention_slots_.clear();
+      first = 0;
+      for (const Segment& segment : segments) {
+        const backend::Run run{first, static_cast<std::int64_t>(segment.tokens.size())};
+        attention_slots_.push_back(segment.sequence->kv_.slot(attention, run));
+        first += run.rows;
+      }
+      ++attention;
+    }
+    layer(weights.layers[i], rows, x);
+    if (on_layer) on_layer(static_cast<std::int64_t>(i), x, rows);
+  }
+  for (const Segment& segment : segments) {
+    segment.sequence->kv_.append(static_cast<std::int64_t>(segment.tokens.size()));
+    segment.sequence->history_.append(segment.tokens);
+  }
+  return finish(weights.mixer, x, wanted_);
+}
+
+Status Runner::draft(std::span<const DraftSegment> segments) {
+  backend::Backend& backend = model_->backend();
+  const DraftHead& head = *model_->weights().draft;
+  tokens_.clear();
+  wanted_.clear();
+  attention_slots_.clear();
+  std::int64_t rows = 0;
+  std::int64_t positions = 0;
+  for (const DraftSegment& segment : segments) {
+    const auto count = static_cast<std::int64_t>(segment.tokens.size());
+    LOCKSTEP_TRY(check_tokens(segment.tokens, model_->config().vocab_size));
+    LOCKSTEP_TRY(segment.sequence->draft_->prepare(count));
+    positions = std::max(positions, segment.sequence->draft_->length() + count);
+    tokens_.insert(tokens_.end(), segment.tokens.begin(), segment.tokens.end());
+    want(segment.logits, rows, count, wanted_);
+    rows += count;
+  }
+  if (rows > max_rows_) return fail(ErrorKind::Internal, "a step of {} rows exceeds the runner's {}", rows, max_rows_);
+  LOCKSTEP_TRY(backend.prepare_positions(positions));
+  rows = 0;
+  for (const DraftSegment& segment : segments) {
+    const backend::Run run{rows, static_cast<std::int64_t>(segment.tokens.size())};
+    attention_slots_.push_back(segment.sequence->draft_->slot(0, run));
+    backend.copy(reinterpret_cast<std::byte*>(hidden_->floats() + rows * wide_size_),
+                 reinterpret_cast<const std::byte*>(segment.hidden), row_bytes(run.rows, wide_size_));
+    rows += run.rows;
+  }
+  float* x = draft_x_->floats();
+  backend.draft_input(head.input, *model_->weights().embedding, tokens_, hidden_->floats(), x);
+  layer(head.layer, rows, x);
+  for (const DraftSegment& segment : segments) {
+    segment.sequence->draft_->append(static_cast<std::int64_t>(segment.tokens.size()));
+  }
+  return finish(head.mixer, x, wanted_);
+}
+
+}  // namespace lockstep::model

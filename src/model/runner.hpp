@@ -1,0 +1,74 @@
+// The forward pass, written once over the backend's coarse operations.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "model/sequence.hpp"
+
+namespace lockstep::model {
+
+enum class LogitsWanted : std::uint8_t { None, Last, All };
+
+/// Consecutive new tokens of one sequence. Several segments share one step; a sequence appears at most once.
+struct Segment {
+  Sequence* sequence = nullptr;
+  std::span<const std::int32_t> tokens;
+  LogitsWanted logits = LogitsWanted::Last;
+  /// Keep what commit() needs to take rows back. Without it the rows are final.
+  bool capture = false;
+};
+
+/// Rows for the draft head: hidden row i is the wide residual of token t, tokens[i] the id of token t + 1.
+struct DraftSegment {
+  Sequence* sequence = nullptr;
+  std::span<const std::int32_t> tokens;
+  const float* hidden = nullptr;  ///< device rows [tokens, wide]
+  LogitsWanted logits = LogitsWanted::Last;
+};
+
+/// Runs steps of up to `max_rows` rows. Holds the activations; not thread safe.
+class Runner {
+ public:
+  static Result<Runner> create(const Model& model, std::int64_t max_rows);
+
+  [[nodiscard]] std::int64_t max_rows() const { return max_rows_; }
+
+  /// One step. On success every sequence has grown by its tokens (commit() must follow a captured one). Errors: Invalid
+  /// token id, Limit (context or memory), Io of the n-gram table; then the sequences are as they were before.
+  Status forward(std::span<const Segment> segments);
+  /// One step of the draft layer; hidden rows may be rows of wide() or draft_wide().
+  Status draft(std::span<const DraftSegment> segments);
+
+  /// Logits of the wanted rows of the last forward() or draft(), in order: [rows, vocabulary] on the host.
+  [[nodiscard]] std::span<const float> logits() const { return logits_; }
+  /// Wide residual of row i of the last forward() (after the last layer, before the final mixer).
+  [[nodiscard]] const float* wide(std::int64_t row) const { return x_->floats() + row * wide_size_; }
+  /// Wide output of row i of the last draft().
+  [[nodiscard]] const float* draft_wide(std::int64_t row) const { return draft_x_->floats() + row * wide_size_; }
+
+  /// Called after every layer with the wide residual of all rows; for traces.
+  std::function<void(std::int64_t layer, const float* wide, std::int64_t rows)> on_layer;
+
+ private:
+  Runner(const Model& model, std::int64_t max_rows);
+  Result<std::int64_t> begin(std::span<const Segment> segments);
+  Status ngram_embedding(std::span<const Segment> segments);
+  void layer(const LayerWeights& weights, std::int64_t rows, float* x);
+  void bind_linear(std::span<const Segment> segments, std::int64_t index);
+  Status finish(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted);
+
+  const Model* model_;
+  std::int64_t max_rows_, wide_size_;
+  backend::BufferPtr x_, draft_x_, hidden_, u_, y_, inject_, embedded_, picked_, logits_device_;
+  std::int64_t logits_rows_ = 0;
+  std::vector<std::int32_t> tokens_;
+  std::vector<std::int64_t> row_ids_, wanted_;
+  std::vector<backend::DeltaSlot> delta_slots_;
+  std::vector<backend::AttentionSlot> attention_slots_;
+  std::vector<backend::PleSlot> ple_slots_;
+  std::vector<float> logits_;
+};
+
+}  // namespace lockstep::model

@@ -1,0 +1,50 @@
+// One sequence: its tokens and every part of its state.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "model/model.hpp"
+#include "model/state.hpp"
+
+namespace lockstep::model {
+
+class Sequence {
+ public:
+  static Result<Sequence> create(const Model& model);
+
+  /// Tokens that have been through the model (captured ones count after commit()).
+  [[nodiscard]] std::int64_t length() const { return kv_.length(); }
+  [[nodiscard]] const std::vector<std::int32_t>& tokens() const { return history_.tokens(); }
+  /// Rows in the draft layer's cache.
+  [[nodiscard]] std::int64_t draft_length() const { return draft_ ? draft_->length() : 0; }
+
+  /// Drops rows of the draft layer's cache beyond `length`.
+  void truncate_draft(std::int64_t length) { draft_->truncate(length); }
+
+  /// Ends a captured step of `rows` rows: the first `keep` happened, the others leave no trace.
+  void commit(std::int64_t rows, std::int64_t keep);
+
+  /// The whole state as bytes: equal states give equal bytes. Not while a captured step is open.
+  [[nodiscard]] std::vector<std::byte> save() const;
+  /// Replaces the state by a saved one of a model with the same geometry and state type.
+  Status restore(std::span<const std::byte> saved);
+  /// An independent copy; K/V pages are shared until one side writes.
+  [[nodiscard]] Result<Sequence> fork() const;
+  [[nodiscard]] std::size_t bytes() const;
+
+ private:
+  friend class Runner;
+  Sequence(const Model& model, KvCache kv, ConvState conv, DeltaState delta)
+      : model_(&model), kv_(std::move(kv)), conv_(std::move(conv)), delta_(std::move(delta)) {}
+
+  const Model* model_;
+  KvCache kv_;
+  ConvState conv_;
+  DeltaState delta_;
+  std::optional<ConvState> ple_conv_;
+  std::optional<KvCache> draft_;
+  NgramHistory history_;
+};
+
+}  // namespace lockstep::model

@@ -1,0 +1,38 @@
+// All weights of a model, uploaded to one backend.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "artifact/model_view.hpp"
+#include "backend/backend.hpp"
+
+namespace lockstep::model {
+
+struct LayerWeights {
+  artifact::LayerKind kind = artifact::LayerKind::Linear;
+  std::optional<backend::PleWeights> ple;
+  backend::HyperWeights attention_site, mlp_site;
+  std::optional<backend::DeltaWeights> linear;
+  std::optional<backend::AttentionWeights> attention;
+  backend::MoeWeights moe;
+};
+
+struct DraftHead {
+  backend::DraftWeights input;
+  LayerWeights layer;
+  backend::HyperWeights mixer;
+};
+
+struct Weights {
+  backend::MatrixPtr embedding, head;
+  std::vector<LayerWeights> layers;
+  backend::HyperWeights mixer;
+  std::optional<DraftHead> draft;
+  artifact::NgramHash ngram;
+};
+
+/// Uploads every piece of the view. Error: Limit when the device has too little memory.
+Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend);
+
+}  // namespace lockstep::model
