@@ -1,0 +1,37 @@
+// Options of the commands that run a model: threads, instruction set, state type; and loading with them.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "artifact/artifact.hpp"
+#include "base/result.hpp"
+#include "model/model.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace lockstep::cli {
+
+struct EngineOptions {
+  std::string model;  ///< directory; empty: see find_model()
+  std::size_t threads = 0;
+  std::string isa;
+  std::string state = "bf16";
+  bool unquantised = false;
+};
+
+/// Adds --model, --threads, --isa and --state. `options` must outlive the parse.
+void add_engine_options(CLI::App& command, EngineOptions& options);
+
+/// An opened artifact and the model that runs it. The artifact outlives the model.
+struct LoadedModel {
+  std::unique_ptr<artifact::Artifact> artifact;
+  std::unique_ptr<model::Model> model;
+};
+
+/// Opens and loads; prints the artifact's warnings to standard error. `draft` loads the draft layer too.
+Result<LoadedModel> load_model(const EngineOptions& options, bool draft);
+
+}  // namespace lockstep::cli

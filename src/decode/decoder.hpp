@@ -1,0 +1,70 @@
+// Decoding one request: prompt in, tokens out. Plain and speculative decoding stand behind the same interface and emit
+// the same tokens.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/result.hpp"
+#include "decode/distribution.hpp"
+#include "decode/params.hpp"
+#include "decode/sampler.hpp"
+#include "model/runner.hpp"
+
+namespace lockstep::decode {
+
+struct DecodeRequest {
+  std::vector<TokenId> prompt;
+  SamplerParams sampler;
+  std::vector<TokenId> stop_ids;  ///< ascending; the stop token itself is not emitted
+  std::int64_t max_tokens = 0;    ///< emitted at most; 0: as many as the context holds
+  std::int64_t vocab = 0;         ///< usable vocabulary: ids from here on are never emitted
+};
+
+enum class Finish : std::uint8_t {
+  None,
+  Stop,    ///< a stop token was drawn
+  Length,  ///< max_tokens or the end of the context
+};
+
+struct DecodeStats {
+  std::int64_t prompt_tokens = 0, reused_tokens = 0, tokens = 0, steps = 0;
+  double prefill_seconds = 0, decode_seconds = 0;
+};
+
+/// Tokens of the prompt done so far; called between chunks.
+using PrefillProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+class Decoder {
+ public:
+  Decoder() = default;
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+  virtual ~Decoder() = default;
+
+  /// Runs the prompt. What an earlier request of this decoder left in its sequence is reused when the prompt starts
+  /// with it. Errors: Invalid (empty prompt, token id), Limit (context), Cancelled.
+  virtual Status start(const DecodeRequest& request, const PrefillProgress& progress) = 0;
+  /// The next tokens, at least one unless finish() is then set. The span lives until the next call. Errors: Internal
+  /// with the token number when logits are not finite; Limit; Io.
+  virtual Result<std::span<const Choice>> step() = 0;
+  [[nodiscard]] virtual Finish finish() const = 0;
+  [[nodiscard]] virtual const DecodeStats& stats() const = 0;
+  /// Ends start() or step() with Cancelled at the next opportunity. Async-signal safe.
+  void cancel() { cancelled_.store(true); }
+  [[nodiscard]] bool cancelled() const { return cancelled_.load(); }
+
+ protected:
+  std::atomic<bool> cancelled_{false};
+};
+
+/// Prompt rows that one forward pass takes.
+inline constexpr std::int64_t kPrefillChunk = 256;
+
+/// One token a step, through nothing but forward() and draw(): the oracle of speculative decoding.
+Result<std::unique_ptr<Decoder>> make_plain_decoder(const model::Model& model);
+
+}  // namespace lockstep::decode
