@@ -1,0 +1,26 @@
+#include "cli/standard_input.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace lockstep::cli {
+
+Result<std::string> read_stdin(std::size_t max_bytes) {
+  std::string text;
+  std::array<char, 65536> buffer;
+  while (true) {
+    const ssize_t count = ::read(STDIN_FILENO, buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return fail(ErrorKind::Io, "standard input: cannot read: {}", std::strerror(errno));
+    if (count == 0) return text;
+    if (static_cast<std::size_t>(count) > max_bytes - text.size()) {
+      return fail(ErrorKind::Limit, "standard input: more than the limit of {} bytes", max_bytes);
+    }
+    text.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+}
+
+}  // namespace lockstep::cli
