@@ -1,4 +1,5 @@
-// Encoding and decoding arbitrary text, and the incremental decoder, with a small tokenizer that has awkward added tokens.
+// Encoding and decoding arbitrary text, and the incremental decoder, with a small tokenizer that has awkward added
+// tokens.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -34,20 +35,17 @@ Tokenizer small_tokenizer() {
   }
   vocab["aa"] = id++;
   vocab["aaa"] = id++;
-  const char* pattern = "(?i:'s|'t)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-  const lockstep::Json json{
-      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", lockstep::Json::array({{"a", "a"}, {"aa", "a"}})}}},
-      {"normalizer", {{"type", "NFC"}}},
-      {"pre_tokenizer",
-       {{"type", "Sequence"},
-        {"pretokenizers",
-         {{{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}},
-          {{"type", "ByteLevel"}, {"use_regex", false}}}}}},
-      {"decoder", {{"type", "ByteLevel"}}},
-      {"added_tokens",
-       {{{"id", 300}, {"content", "<a>"}, {"special", true}},
-        {{"id", 301}, {"content", "<a><"}},
-        {{"id", 302}, {"content", "\xC3\xA9"}}}}};
+  lockstep::Json json = lockstep::Json::parse(R"({
+    "model": {"type": "BPE", "merges": [["a", "a"], ["aa", "a"]]},
+    "normalizer": {"type": "NFC"},
+    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+      {"type": "Split", "behavior": "Isolated", "pattern": {"Regex":
+        "(?i:'s|'t)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
+      {"type": "ByteLevel", "use_regex": false}]},
+    "decoder": {"type": "ByteLevel"},
+    "added_tokens": [{"id": 300, "content": "<a>", "special": true}, {"id": 301, "content": "<a><"},
+                     {"id": 302, "content": "\u00e9"}]})");
+  json["model"]["vocab"] = vocab;
   auto tokenizer = Tokenizer::from_json(json.dump());
   require(tokenizer.has_value());
   return *std::move(tokenizer);

@@ -98,6 +98,10 @@ Result<J> parse(std::string_view text, std::string_view what, const JsonLimits& 
     return fail(ErrorKind::Limit, "{}: {} bytes of JSON, more than the limit of {}", what, text.size(),
                 limits.max_bytes);
   }
+  // The library takes a zero byte for the end of the text and would ignore what follows.
+  if (text.find('\0') != std::string_view::npos) {
+    return fail(ErrorKind::Invalid, "{}: not valid JSON: it has a zero byte", what);
+  }
   try {
     Checker checker(limits, max_members);
     if (!Json::sax_parse(text.begin(), text.end(), &checker)) return with_context(checker.error(), what);

@@ -71,6 +71,11 @@ TEST(Json, SyntaxErrorsSayWhere) {
     EXPECT_EQ(parse_json(text, "x").error().kind, ErrorKind::Invalid);
     EXPECT_EQ(parse_ordered_json(text, "x").error().kind, ErrorKind::Invalid);
   }
+  using namespace std::string_view_literals;
+  for (const std::string_view text : {"1\0"sv, "\0"sv, "[1]\0]"sv, "{}\0{}"sv}) {
+    EXPECT_EQ(parse_json(text, "x").error().kind, ErrorKind::Invalid);
+    EXPECT_EQ(parse_ordered_json(text, "x").error().kind, ErrorKind::Invalid);
+  }
 }
 
 TEST(Json, MessagesAreShortAndPrintable) {

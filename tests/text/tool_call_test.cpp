@@ -71,6 +71,7 @@ TEST(ToolCall, ValuesFollowTheSchema) {
   EXPECT_EQ(arguments_of(value_call("i", " 12 ")), R"({"i":12})");
   EXPECT_EQ(arguments_of(value_call("i", "twelve")), R"({"i":"twelve"})");
   EXPECT_EQ(arguments_of(value_call("i", "1.5")), R"({"i":"1.5"})");
+  EXPECT_EQ(arguments_of(value_call("i", std::string("1\0", 2))), R"({"i":"1\u0000"})");
   EXPECT_EQ(arguments_of(value_call("n", "12")), R"({"n":12})");
   EXPECT_EQ(arguments_of(value_call("n", "-1.5e3")), R"({"n":-1.5e3})");
   EXPECT_EQ(arguments_of(value_call("b", "True")), R"({"b":true})");
