@@ -44,7 +44,7 @@ Tokenizer small_tokenizer() {
       {"type": "ByteLevel", "use_regex": false}]},
     "decoder": {"type": "ByteLevel"},
     "added_tokens": [{"id": 300, "content": "<a>", "special": true}, {"id": 301, "content": "<a><"},
-                     {"id": 302, "content": "\u00e9"}]})");
+                     {"id": 302, "content": "\u65e5"}]})");
   json["model"]["vocab"] = vocab;
   auto tokenizer = Tokenizer::from_json(json.dump());
   require(tokenizer.has_value());
