@@ -173,6 +173,9 @@ class Backend {
                          std::int64_t rows, float* y) = 0;
   virtual void attention(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
                          std::int64_t rows, float* y) = 0;
+  /// The part of attention() that later rows depend on: keys, values and index keys of the rows are stored.
+  virtual void attention_keys(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
+                              std::int64_t rows) = 0;
   virtual void experts(const MoeWeights& weights, const float* u, std::int64_t rows, float* y) = 0;
   /// out [rows, matrix rows].
   virtual void project(const Matrix& matrix, const float* u, std::int64_t rows, float* out) = 0;

@@ -1,15 +1,16 @@
-// Decoding one request: prompt in, tokens out. Plain and speculative decoding stand behind the same interface and emit
-// the same tokens.
+// Decoding one request: prompt in, tokens out. Plain and speculative decoding stand behind the same interface and, in
+// stream mode, emit the same tokens.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "base/result.hpp"
-#include "decode/distribution.hpp"
 #include "decode/params.hpp"
 #include "decode/sampler.hpp"
 #include "model/runner.hpp"
@@ -30,8 +31,14 @@ enum class Finish : std::uint8_t {
   Length,  ///< max_tokens or the end of the context
 };
 
+inline constexpr std::int64_t kMaxDepth = 4;
+
+/// What ran. Counters are bumped by the code that does the work.
 struct DecodeStats {
-  std::int64_t prompt_tokens = 0, reused_tokens = 0, tokens = 0, steps = 0;
+  std::int64_t prompt_tokens = 0, reused_tokens = 0, tokens = 0;
+  std::int64_t steps = 0;              ///< forward passes after the prompt
+  std::int64_t recomputed_tokens = 0;  ///< rows that went through the model a second time; 0 with captured states
+  std::array<std::int64_t, kMaxDepth> drafted{}, accepted{};  ///< by depth
   double prefill_seconds = 0, decode_seconds = 0;
 };
 
@@ -45,14 +52,16 @@ class Decoder {
   Decoder& operator=(const Decoder&) = delete;
   virtual ~Decoder() = default;
 
-  /// Runs the prompt. What an earlier request of this decoder left in its sequence is reused when the prompt starts
-  /// with it. Errors: Invalid (empty prompt, token id), Limit (context), Cancelled.
+  /// Runs the prompt. What an earlier request of this decoder left in its sequence is reused when the prompt continues
+  /// it. Errors: Invalid (empty prompt, token id, parameters), Limit (context), Cancelled.
   virtual Status start(const DecodeRequest& request, const PrefillProgress& progress) = 0;
   /// The next tokens, at least one unless finish() is then set. The span lives until the next call. Errors: Internal
-  /// with the token number when logits are not finite; Limit; Io.
+  /// with the token number when logits are not finite; Limit; Io; Cancelled.
   virtual Result<std::span<const Choice>> step() = 0;
   [[nodiscard]] virtual Finish finish() const = 0;
   [[nodiscard]] virtual const DecodeStats& stats() const = 0;
+  /// The sequence as it stands: the prompt and the emitted tokens, at most without the last. Null when there is none.
+  [[nodiscard]] virtual const model::Sequence* sequence() const = 0;
   /// Ends start() or step() with Cancelled at the next opportunity. Async-signal safe.
   void cancel() { cancelled_.store(true); }
   [[nodiscard]] bool cancelled() const { return cancelled_.load(); }
@@ -65,6 +74,20 @@ class Decoder {
 inline constexpr std::int64_t kPrefillChunk = 256;
 
 /// One token a step, through nothing but forward() and draw(): the oracle of speculative decoding.
-Result<std::unique_ptr<Decoder>> make_plain_decoder(const model::Model& model);
+Result<std::unique_ptr<Decoder>> make_plain_decoder(const model::Model& model,
+                                                    std::int64_t prefill_chunk = kPrefillChunk);
+
+struct SpeculativeOptions {
+  std::int64_t depth = 3;  ///< drafts a cycle, 1..kMaxDepth; the verify width is depth + 1
+  /// Off: a rejection restores a fork of the sequence and runs the accepted tokens again (the lane gdn_capture).
+  bool capture = true;
+  std::int64_t prefill_chunk = kPrefillChunk;
+  /// Tests replace drafts: called with the number of the token that the draft stands for and the head's own proposal.
+  std::function<TokenId(std::uint64_t number, TokenId proposed)> script;
+};
+
+/// Drafts with the model's own draft head and verifies all drafts in one forward pass. The request's acceptance rule
+/// decides what is kept (decode/acceptance.hpp). Errors: Invalid when the model has no draft layer.
+Result<std::unique_ptr<Decoder>> make_speculative_decoder(const model::Model& model, SpeculativeOptions options);
 
 }  // namespace lockstep::decode

@@ -45,6 +45,7 @@ Result<Runner> Runner::create(const Model& model, std::int64_t max_rows) {
   if (!config.ple_layers.empty()) runner.embedded_ = LOCKSTEP_TRY(make(config.ple_dim));
   if (model.has_draft()) {
     runner.draft_x_ = LOCKSTEP_TRY(make(config.wide_size()));
+    runner.draft_fill_x_ = LOCKSTEP_TRY(make(config.wide_size()));
     runner.hidden_ = LOCKSTEP_TRY(make(config.wide_size()));
   }
   LOCKSTEP_TRY(backend.reserve_rows(max_rows));
@@ -201,11 +202,9 @@ Status Runner::forward(std::span<const Segment> segments) {
   return finish(weights.mixer, x, wanted_);
 }
 
-Status Runner::draft(std::span<const DraftSegment> segments) {
+Result<std::int64_t> Runner::draft_input(std::span<const DraftSegment> segments, float* x) {
   backend::Backend& backend = model_->backend();
-  const DraftHead& head = *model_->weights().draft;
   tokens_.clear();
-  wanted_.clear();
   attention_slots_.clear();
   std::int64_t rows = 0;
   std::int64_t positions = 0;
@@ -215,26 +214,51 @@ Status Runner::draft(std::span<const DraftSegment> segments) {
     LOCKSTEP_TRY(segment.sequence->draft_->prepare(count));
     positions = std::max(positions, segment.sequence->draft_->length() + count);
     tokens_.insert(tokens_.end(), segment.tokens.begin(), segment.tokens.end());
-    want(segment.logits, rows, count, wanted_);
     rows += count;
   }
   if (rows > max_rows_) return fail(ErrorKind::Internal, "a step of {} rows exceeds the runner's {}", rows, max_rows_);
   LOCKSTEP_TRY(backend.prepare_positions(positions));
-  rows = 0;
+  std::int64_t first = 0;
   for (const DraftSegment& segment : segments) {
-    const backend::Run run{rows, static_cast<std::int64_t>(segment.tokens.size())};
+    const backend::Run run{first, static_cast<std::int64_t>(segment.tokens.size())};
     attention_slots_.push_back(segment.sequence->draft_->slot(0, run));
-    backend.copy(reinterpret_cast<std::byte*>(hidden_->floats() + rows * wide_size_),
+    backend.copy(reinterpret_cast<std::byte*>(hidden_->floats() + first * wide_size_),
                  reinterpret_cast<const std::byte*>(segment.hidden), row_bytes(run.rows, wide_size_));
-    rows += run.rows;
+    first += run.rows;
   }
+  backend.draft_input(model_->weights().draft->input, *model_->weights().embedding, tokens_, hidden_->floats(), x);
+  return rows;
+}
+
+Status Runner::draft(std::span<const DraftSegment> segments) {
+  const DraftHead& head = *model_->weights().draft;
   float* x = draft_x_->floats();
-  backend.draft_input(head.input, *model_->weights().embedding, tokens_, hidden_->floats(), x);
+  const std::int64_t rows = LOCKSTEP_TRY(draft_input(segments, x));
+  wanted_.clear();
+  std::int64_t first = 0;
+  for (const DraftSegment& segment : segments) {
+    const auto count = static_cast<std::int64_t>(segment.tokens.size());
+    want(segment.logits, first, count, wanted_);
+    first += count;
+  }
   layer(head.layer, rows, x);
   for (const DraftSegment& segment : segments) {
     segment.sequence->draft_->append(static_cast<std::int64_t>(segment.tokens.size()));
   }
   return finish(head.mixer, x, wanted_);
+}
+
+Status Runner::draft_fill(std::span<const DraftSegment> segments) {
+  backend::Backend& backend = model_->backend();
+  const LayerWeights& layer = model_->weights().draft->layer;
+  float* x = draft_fill_x_->floats();
+  const std::int64_t rows = LOCKSTEP_TRY(draft_input(segments, x));
+  backend.hyper_read(layer.attention_site, x, rows, u_->floats(), inject_->floats());
+  backend.attention_keys(*layer.attention, u_->floats(), attention_slots_, rows);
+  for (const DraftSegment& segment : segments) {
+    segment.sequence->draft_->append(static_cast<std::int64_t>(segment.tokens.size()));
+  }
+  return {};
 }
 
 }  // namespace lockstep::model

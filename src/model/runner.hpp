@@ -40,6 +40,8 @@ class Runner {
   Status forward(std::span<const Segment> segments);
   /// One step of the draft layer; hidden rows may be rows of wide() or draft_wide().
   Status draft(std::span<const DraftSegment> segments);
+  /// Only appends the rows' keys to the draft layer's cache; logits() and draft_wide() stay as they were.
+  Status draft_fill(std::span<const DraftSegment> segments);
 
   /// Logits of the wanted rows of the last forward() or draft(), in order: [rows, vocabulary] on the host.
   [[nodiscard]] std::span<const float> logits() const { return logits_; }
@@ -57,11 +59,12 @@ class Runner {
   Status ngram_embedding(std::span<const Segment> segments);
   void layer(const LayerWeights& weights, std::int64_t rows, float* x);
   void bind_linear(std::span<const Segment> segments, std::int64_t index);
+  Result<std::int64_t> draft_input(std::span<const DraftSegment> segments, float* x);
   Status finish(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted);
 
   const Model* model_;
   std::int64_t max_rows_, wide_size_;
-  backend::BufferPtr x_, draft_x_, hidden_, u_, y_, inject_, embedded_, picked_, logits_device_;
+  backend::BufferPtr x_, draft_x_, draft_fill_x_, hidden_, u_, y_, inject_, embedded_, picked_, logits_device_;
   std::int64_t logits_rows_ = 0;
   std::vector<std::int32_t> tokens_;
   std::vector<std::int64_t> row_ids_, wanted_;

@@ -41,19 +41,19 @@ void Sequence::commit(std::int64_t rows, std::int64_t keep) {
   if (ple_conv_) ple_conv_->commit(keep);
 }
 
-std::vector<std::byte> Sequence::save() const {
+std::vector<std::byte> Sequence::save(bool draft) const {
   std::vector<std::byte> out;
   StateWriter writer(model_->backend(), out);
   Header header;
   header.length = length();
-  header.draft_length = draft_length();
+  header.draft_length = draft ? draft_length() : 0;
   writer.host(&header, sizeof(header));
   writer.host(tokens().data(), tokens().size() * sizeof(std::int32_t));
   kv_.save(writer);
   delta_.save(writer);
   conv_.save(writer);
   if (ple_conv_) ple_conv_->save(writer);
-  if (draft_) draft_->save(writer);
+  if (draft_ && draft) draft_->save(writer);
   return out;
 }
 

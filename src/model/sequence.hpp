@@ -25,8 +25,9 @@ class Sequence {
   /// Ends a captured step of `rows` rows: the first `keep` happened, the others leave no trace.
   void commit(std::int64_t rows, std::int64_t keep);
 
-  /// The whole state as bytes: equal states give equal bytes. Not while a captured step is open.
-  [[nodiscard]] std::vector<std::byte> save() const;
+  /// The whole state as bytes: equal states give equal bytes. Not while a captured step is open. Without `draft` the
+  /// draft layer's part is left out (for comparisons; restore() wants it).
+  [[nodiscard]] std::vector<std::byte> save(bool draft = true) const;
   /// Replaces the state by a saved one of a model with the same geometry and state type.
   Status restore(std::span<const std::byte> saved);
   /// An independent copy; K/V pages are shared until one side writes.

@@ -61,6 +61,21 @@ void CpuBackend::attention(const AttentionWeights& weights, const float* u, std:
   matmul(*weights.o, attended, y);
 }
 
+void CpuBackend::attention_keys(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
+                                std::int64_t rows) {
+  const auto floats = [&](std::size_t slot, std::int64_t per_row) {
+    return scratch_.at(slot).floats(static_cast<std::size_t>(rows * per_row));
+  };
+  float* k = floats(1, config_.kv_heads * config_.head_dim);
+  float* v = floats(2, config_.kv_heads * config_.head_dim);
+  float* index_qk = floats(3, (config_.indexer_heads + 1) * config_.indexer_dim);
+  Activations input = activations(u, rows, config_.hidden_size);
+  matmul(*weights.k, input, k);
+  matmul(*weights.v, input, v);
+  matmul(*weights.index_qk, input, index_qk);
+  for (const AttentionSlot& slot : slots) store_keys(weights, slot, k, v, index_qk);
+}
+
 void CpuBackend::store_keys(const AttentionWeights& weights, const AttentionSlot& slot, const float* k, const float* v,
                             const float* index_qk) {
   const std::int64_t dim = config_.head_dim;

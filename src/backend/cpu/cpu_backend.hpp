@@ -49,6 +49,8 @@ class CpuBackend final : public Backend {
                  float* y) override;
   void attention(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
                  std::int64_t rows, float* y) override;
+  void attention_keys(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
+                      std::int64_t rows) override;
   void experts(const MoeWeights& weights, const float* u, std::int64_t rows, float* y) override;
   void project(const Matrix& matrix, const float* u, std::int64_t rows, float* out) override;
   void draft_input(const DraftWeights& weights, const Matrix& embedding, std::span<const std::int32_t> tokens,
