@@ -1,0 +1,102 @@
+#include "artifact/pack.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "artifact/pack_config.hpp"
+#include "artifact/pack_directory.hpp"
+#include "artifact/pack_file.hpp"
+#include "base/progress.hpp"
+
+namespace lockstep::artifact {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Changes whenever the output could: the source's files (names, sizes, times), its config and inventory, the recipe.
+Json fingerprint(const Artifact& source, const PackOptions& options) {
+  std::set<std::string> names;
+  for (const TensorRecord& record : source.inventory()) names.insert(record.file);
+  Json files = Json::object();
+  for (const std::string& name : names) {
+    std::error_code error;
+    const fs::path path = source.directory() / name;
+    const std::uint64_t size = fs::file_size(path, error);
+    const auto time = fs::last_write_time(path, error).time_since_epoch().count();
+    files[name] = {size, static_cast<std::int64_t>(time)};
+  }
+  const Json recipe = *parse_json(recipe_json(options.recipe).dump(), "recipe");
+  return {{"format", 1},
+          {"config", source.identity().config_sha256},
+          {"inventory", source.identity().inventory_sha256},
+          {"runtime", source.identity().runtime_sha256},
+          {"recipe", recipe},
+          {"shard_bytes", options.shard_bytes},
+          {"files", files}};
+}
+
+Status check_space(const fs::path& directory, std::uint64_t needed) {
+  std::error_code error;
+  const fs::space_info space = fs::space(directory, error);
+  if (error || space.available >= needed) return {};
+  return fail(ErrorKind::Limit, "{}: {} needed, {} free", directory.string(), format_bytes(static_cast<double>(needed)),
+              format_bytes(static_cast<double>(space.available)));
+}
+
+/// Writing into the source, or over it, would destroy what is being read.
+Status check_apart(const fs::path& source, const fs::path& destination) {
+  std::error_code error;
+  const fs::path from = fs::weakly_canonical(source, error), to = fs::weakly_canonical(destination, error);
+  const auto [end, rest] = std::mismatch(to.begin(), to.end(), from.begin(), from.end());
+  if (end != to.end()) return {};
+  return fail(ErrorKind::Usage, "{} holds the source {}", destination.string(), source.string());
+}
+
+Status write_texts(const Artifact& source, const PackOptions& options, const PackPlan& plan,
+                   const fs::path& directory) {
+  const std::string config = LOCKSTEP_TRY(pack_config_text(source, options.recipe, plan));
+  LOCKSTEP_TRY(write_file(directory / "config.json", config));
+  LOCKSTEP_TRY(write_file(directory / "model.safetensors.index.json", pack_index_text(plan)));
+  LOCKSTEP_TRY(write_file(directory / "mtplx_runtime.json", pack_runtime_text(source, options.recipe)));
+  for (const std::string& name : LOCKSTEP_TRY(copied_files(source.directory()))) {
+    const std::string text = LOCKSTEP_TRY(read_file(source.directory() / name, std::uint64_t{1} << 30));
+    LOCKSTEP_TRY(write_file(directory / name, text));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<PackResult> write_pack(const fs::path& source_path, const fs::path& destination, const PackOptions& options) {
+  LOCKSTEP_TRY(check_apart(source_path, destination));
+  const Artifact source = LOCKSTEP_TRY(Artifact::open(source_path));
+  const PackPlan plan = LOCKSTEP_TRY(plan_pack(source, options.recipe, options.shard_bytes));
+  PackDirectory directory = LOCKSTEP_TRY(PackDirectory::open(destination, fingerprint(source, options), options.force));
+  PackResult result;
+  std::uint64_t total = 0, done = 0, missing_bytes = 0;
+  for (const PlannedFile& file : plan.files) {
+    total += file.source_values();
+    result.bytes += file.data_bytes();
+    if (!directory.has(file.name)) missing_bytes += file.data_bytes();
+  }
+  LOCKSTEP_TRY(check_space(directory.partial(), missing_bytes));
+  ThreadPool pool(options.threads);
+  const auto advance = [&](std::uint64_t values) { options.progress(done += values, total); };
+  for (const PlannedFile& file : plan.files) {
+    ++result.files;
+    if (directory.has(file.name)) {
+      ++result.reused;
+      advance(file.source_values());
+      continue;
+    }
+    LOCKSTEP_TRY(write_pack_file(file, directory.partial(), {pool, advance, options.cancel}));
+    LOCKSTEP_TRY(directory.finish_file(file.name));
+  }
+  LOCKSTEP_TRY(write_texts(source, options, plan, directory.partial()));
+  const auto written = Artifact::open(directory.partial());
+  if (!written) return with_context(written.error(), "the finished pack does not open");
+  LOCKSTEP_TRY(directory.publish());
+  return result;
+}
+
+}  // namespace lockstep::artifact

@@ -1,0 +1,35 @@
+// Makes a quantised pack from a checkpoint in the official layout.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+
+#include "artifact/artifact.hpp"
+#include "artifact/recipe.hpp"
+
+namespace lockstep::artifact {
+
+struct PackOptions {
+  Recipe recipe;
+  bool force = false;       ///< replace an existing pack
+  std::size_t threads = 0;  ///< 0: physical cores
+  std::uint64_t shard_bytes = std::uint64_t{4} << 30;
+  const std::atomic<bool>* cancel = nullptr;
+  /// Called with the weights done so far and in all.
+  std::function<void(std::uint64_t, std::uint64_t)> progress = [](std::uint64_t, std::uint64_t) {};
+};
+
+struct PackResult {
+  std::size_t files = 0, reused = 0;  ///< tensor files, and those an interrupted run had finished
+  std::uint64_t bytes = 0;
+};
+
+/// Writes DESTINATION, which appears only when it is complete and opens again. An interrupted run leaves
+/// DESTINATION.partial and is continued by the same call. Errors: Unsupported (quantised source), Invalid (a weight
+/// that is not finite, an existing destination), Limit (not enough space), Io, Cancelled.
+Result<PackResult> write_pack(const std::filesystem::path& source, const std::filesystem::path& destination,
+                              const PackOptions& options);
+
+}  // namespace lockstep::artifact

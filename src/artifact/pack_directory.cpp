@@ -1,0 +1,155 @@
+#include "artifact/pack_directory.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/file.hpp"
+
+namespace lockstep::artifact {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kRecord = "pack-progress.json";
+
+bool present(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(path, error));
+}
+
+tl::unexpected<Error> io_failure(const fs::path& path, std::string_view what, const std::error_code& error) {
+  return fail(ErrorKind::Io, "{}: cannot {}: {}", path.string(), what, error.message());
+}
+
+/// What --force may replace: an empty directory or one that looks like a model.
+bool replaceable(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return false;
+  if (fs::is_empty(path, error)) return true;
+  if (!fs::exists(path / "config.json", error)) return false;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() == ".safetensors") return true;
+  }
+  return false;
+}
+
+Status check_destination(const fs::path& destination, bool force) {
+  if (!present(destination)) return {};
+  if (!force) return fail(ErrorKind::Invalid, "{} exists; choose another name or use --force", destination.string());
+  if (replaceable(destination)) return {};
+  return fail(ErrorKind::Invalid, "{} is not a model directory, so --force does not replace it", destination.string());
+}
+
+}  // namespace
+
+Result<PackDirectory> PackDirectory::open(const fs::path& destination, const Json& fingerprint, bool force) {
+  PackDirectory directory;
+  directory.destination_ = destination.lexically_normal();
+  if (!directory.destination_.has_filename()) directory.destination_ = directory.destination_.parent_path();
+  if (directory.destination_.filename().empty() || directory.destination_.filename() == "." ||
+      directory.destination_.filename() == "..") {
+    return fail(ErrorKind::Usage, "'{}' does not name a new directory", destination.string());
+  }
+  LOCKSTEP_TRY(check_destination(directory.destination_, force));
+  directory.partial_ = directory.destination_.string() + ".partial";
+  directory.fingerprint_ = fingerprint;
+  const bool existed = present(directory.partial_);
+  std::error_code error;
+  fs::create_directories(directory.partial_, error);
+  if (error) return io_failure(directory.partial_, "create", error);
+  directory.lock_ = ::open(directory.partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory.lock_ < 0 || ::flock(directory.lock_, LOCK_EX | LOCK_NB) != 0) {
+    return fail(ErrorKind::Io, "{}: cannot lock: {} (is another pack running?)", directory.partial_.string(),
+                std::strerror(errno));
+  }
+  if (existed && !fs::is_empty(directory.partial_, error)) LOCKSTEP_TRY(directory.load_record());
+  LOCKSTEP_TRY(directory.save_record());
+  LOCKSTEP_TRY(directory.remove_unfinished());
+  return directory;
+}
+
+PackDirectory::PackDirectory(PackDirectory&& other) noexcept
+    : destination_(std::move(other.destination_)),
+      partial_(std::move(other.partial_)),
+      fingerprint_(std::move(other.fingerprint_)),
+      finished_(std::move(other.finished_)),
+      lock_(std::exchange(other.lock_, -1)) {}
+
+PackDirectory::~PackDirectory() {
+  if (lock_ >= 0) ::close(lock_);
+}
+
+Status PackDirectory::load_record() {
+  const auto text = read_file(partial_ / kRecord, std::uint64_t{1} << 20);
+  if (!text) {
+    return fail(ErrorKind::Invalid, "{} exists but holds no {}; remove it or choose another name", partial_.string(),
+                kRecord);
+  }
+  const auto record = parse_json(*text, kRecord);
+  if (!record || !record->is_object() || record->value("fingerprint", Json()) != fingerprint_) return {};
+  const auto files = record->find("files");
+  if (files == record->end() || !files->is_object()) return {};
+  for (const auto& [name, bytes] : files->items()) {
+    std::error_code error;
+    const std::uint64_t size = fs::file_size(partial_ / fs::path(name).filename(), error);
+    if (!error && bytes.is_number_unsigned() && bytes == size) finished_[name] = size;
+  }
+  return {};
+}
+
+/// Files of another run, and what a killed run left half written.
+Status PackDirectory::remove_unfinished() const {
+  std::vector<fs::path> leftovers;
+  std::error_code error;
+  for (fs::directory_iterator it(partial_, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name != kRecord && !finished_.contains(name)) leftovers.push_back(it->path());
+  }
+  if (error) return io_failure(partial_, "list", error);
+  for (const fs::path& path : leftovers) {
+    fs::remove(path, error);
+    if (error) return io_failure(path, "remove", error);
+  }
+  return {};
+}
+
+Status PackDirectory::save_record() const {
+  const Json record{{"fingerprint", fingerprint_}, {"files", finished_}};
+  return write_file(partial_ / kRecord, record.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+Status PackDirectory::finish_file(const std::string& name) {
+  std::error_code error;
+  finished_[name] = fs::file_size(partial_ / name, error);
+  if (error) return io_failure(partial_ / name, "measure", error);
+  return save_record();
+}
+
+Status PackDirectory::publish() {
+  static_cast<void>(::fsync(lock_));  // the directory's own entries; a failure here loses nothing that exists
+  std::error_code error;
+  const fs::path old = destination_.string() + ".old";
+  const bool replace = present(destination_);
+  if (replace) {
+    if (present(old)) return fail(ErrorKind::Invalid, "{} is in the way; remove it", old.string());
+    fs::rename(destination_, old, error);
+    if (error) return io_failure(destination_, "move away", error);
+  }
+  fs::rename(partial_, destination_, error);
+  if (error) {
+    std::error_code ignored;
+    if (replace) fs::rename(old, destination_, ignored);
+    return io_failure(destination_, "move into place", error);
+  }
+  fs::remove(destination_ / kRecord, error);
+  if (replace) fs::remove_all(old, error);
+  if (error) return io_failure(replace ? old : destination_ / kRecord, "remove", error);
+  return {};
+}
+
+}  // namespace lockstep::artifact

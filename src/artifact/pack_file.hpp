@@ -1,0 +1,24 @@
+// Writes one planned file of a pack, quantising as it goes.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+
+#include "artifact/pack_plan.hpp"
+#include "base/thread_pool.hpp"
+
+namespace lockstep::artifact {
+
+/// What long writing needs from its caller.
+struct PackWork {
+  ThreadPool& pool;
+  std::function<void(std::uint64_t)> progress;  ///< called with the weights read since the last call
+  const std::atomic<bool>* cancel = nullptr;    ///< looked at every few megabytes
+};
+
+/// Reads sources in row blocks of at most 32 MiB, so memory does not depend on the model. The file appears under its
+/// name when it is complete. Errors: Invalid for a weight that is not finite, Io, Cancelled.
+Status write_pack_file(const PlannedFile& file, const std::filesystem::path& directory, const PackWork& work);
+
+}  // namespace lockstep::artifact
