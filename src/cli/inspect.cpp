@@ -194,7 +194,7 @@ Status inspect(const Options& options) {
 void add_inspect(CLI::App& app, CommandContext& context) {
   CLI::App* command = app.add_subcommand("inspect", "Describe a model: geometry, precision, sizes, identity");
   const auto options = std::make_shared<Options>();
-  command->add_option("model", options->model, "Model directory (default: the model of `run`)");
+  command->add_option("-m,--model,model", options->model, "Model directory (default: the demo model)");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->add_flag("--hash", options->hash, "Hash every file (reads the whole model)");
   command->footer(

@@ -1,0 +1,85 @@
+// `lockstep inspect` and `lockstep pack`, seen from outside.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/json.hpp"
+#include "cli/process.hpp"
+
+namespace lockstep::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ArtifactCommands : public testing::Test {
+ protected:
+  ArtifactCommands() {
+    std::string name = (fs::temp_directory_path() / "lockstep-cli-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot create a temporary directory");
+    directory_ = name;
+  }
+  ~ArtifactCommands() override {
+    std::error_code ignored;
+    fs::remove_all(directory_, ignored);
+  }
+  [[nodiscard]] std::string path(const std::string& name) const { return (directory_ / name).string(); }
+
+  const std::string source_ = LOCKSTEP_TEST_DATA "/toy-hf";
+  fs::path directory_;
+};
+
+TEST_F(ArtifactCommands, InspectPrintsTheModel) {
+  const Outcome result = run_lockstep({"inspect", source_});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  for (const char* part : {"official layout", "Geometry", "experts", "n-gram table", "Identity", "decoded token"}) {
+    EXPECT_NE(result.out.find(part), std::string::npos) << part;
+  }
+}
+
+TEST_F(ArtifactCommands, InspectPrintsJsonWithHashes) {
+  const Outcome result = run_lockstep({"inspect", "--json", "--hash", "-m", LOCKSTEP_TEST_DATA "/toy-pack"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto json = parse_json(result.out, "output");
+  ASSERT_TRUE(json) << json.error().message;
+  EXPECT_EQ(json->at("layout"), "pack");
+  EXPECT_EQ(json->at("geometry").at("experts"), 8);
+  EXPECT_EQ(json->at("files").size(), 6U);
+  std::uint64_t bytes = 0;
+  for (const Json& family : json->at("families")) bytes += family.at("bytes").get<std::uint64_t>();
+  EXPECT_EQ(json->at("bytes"), bytes);
+}
+
+TEST_F(ArtifactCommands, InspectSaysWhatIsWrong) {
+  std::ofstream(path("config.json")) << "{";
+  const Outcome result = run_lockstep({"inspect", directory_.string()});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_NE(result.err.find("config.json"), std::string::npos) << result.err;
+}
+
+TEST_F(ArtifactCommands, PackMakesAModelThatInspects) {
+  const Outcome packed = run_lockstep({"pack", source_, path("out"), "--recipe", "optimized", "--threads", "1"});
+  EXPECT_EQ(packed.exit_code, 0) << packed.err;
+  const Outcome inspected = run_lockstep({"inspect", path("out")});
+  EXPECT_EQ(inspected.exit_code, 0) << inspected.err;
+  EXPECT_NE(inspected.out.find("pack layout"), std::string::npos);
+  EXPECT_NE(inspected.out.find("4-bit g32"), std::string::npos);
+  const Outcome again = run_lockstep({"pack", source_, path("out")});
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_NE(again.err.find("--force"), std::string::npos) << again.err;
+}
+
+TEST_F(ArtifactCommands, PackUsage) {
+  EXPECT_EQ(run_lockstep({"pack", source_}).exit_code, 2);
+  EXPECT_EQ(run_lockstep({"pack", source_, path("out"), "--recipe", "best"}).exit_code, 2);
+  EXPECT_EQ(run_lockstep({"pack", source_, path("out"), "--threads", "0"}).exit_code, 2);
+  EXPECT_EQ(run_lockstep({"pack", path("none"), path("out")}).exit_code, 1);
+  EXPECT_FALSE(fs::exists(path("out")));
+  EXPECT_FALSE(fs::exists(path("out.partial")));
+}
+
+}  // namespace
+}  // namespace lockstep::test
