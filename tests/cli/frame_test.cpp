@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "cli/process.hpp"
@@ -113,15 +115,20 @@ TEST(Completion, BashScriptIsValidAndCompletesCommands) {
   EXPECT_EQ(result.out, "completion\nfish\n--help\n");
 }
 
-TEST(Completion, EveryShellKnowsEveryCommand) {
-  // The commands that the help lists, which are the indented first words after "Subcommands:".
+/// The commands that the help lists: the first words of the lines after "Subcommands:".
+std::vector<std::string> commands_in_help() {
   const std::string help = run_lockstep({"--help"}).out;
-  std::size_t line = help.find("Subcommands:\n");
-  ASSERT_NE(line, std::string::npos);
   std::vector<std::string> commands;
+  std::size_t line = help.find("Subcommands:\n");
+  if (line == std::string::npos) return commands;
   for (line = help.find('\n', line) + 1; help.compare(line, 2, "  ") == 0; line = help.find('\n', line) + 1) {
     if (help[line + 2] != ' ') commands.push_back(help.substr(line + 2, help.find(' ', line + 2) - line - 2));
   }
+  return commands;
+}
+
+TEST(Completion, EveryShellKnowsEveryCommand) {
+  const std::vector<std::string> commands = commands_in_help();
   ASSERT_FALSE(commands.empty());
   for (const char* shell : {"bash", "zsh", "fish"}) {
     const Outcome script = run_lockstep({"completion", shell});
@@ -129,6 +136,23 @@ TEST(Completion, EveryShellKnowsEveryCommand) {
     for (const std::string& command : commands) {
       EXPECT_NE(script.out.find(command), std::string::npos) << shell << " does not know " << command;
     }
+  }
+}
+
+TEST(Frame, EveryCommandIsDocumentedAndHasExamples) {
+  const auto read = [](const std::string& name) {
+    std::ifstream file(LOCKSTEP_SOURCE_DIR "/" + name);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string guide = read("docs/cli.md");
+  const std::string manual = read("docs/man/lockstep.1");
+  for (const std::string& command : commands_in_help()) {
+    SCOPED_TRACE(command);
+    EXPECT_NE(guide.find("| `" + command + "` |"), std::string::npos) << "missing in docs/cli.md";
+    EXPECT_NE(manual.find(".It Cm " + command), std::string::npos) << "missing in docs/man/lockstep.1";
+    const Outcome help = run_lockstep({command, "--help"});
+    EXPECT_EQ(help.exit_code, 0);
+    EXPECT_NE(help.out.find("Examples:"), std::string::npos) << "its help has no examples";
   }
 }
 
