@@ -1,0 +1,149 @@
+#include "text/chat_template.hpp"
+
+#include <array>
+#include <optional>
+
+#include "base/file.hpp"
+#include "text/jinja/interpreter.hpp"
+#include "text/jinja/parser.hpp"
+#include "text/utf8.hpp"
+
+namespace lockstep::text {
+namespace {
+
+constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{64} << 20;
+constexpr std::array<const char*, 4> kTokenNames = {"bos_token", "eos_token", "pad_token", "unk_token"};
+
+std::tm local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm time{};
+  localtime_r(&now, &time);
+  return time;
+}
+
+/// The text of a special token, which a tokenizer's configuration gives as a string or as an object.
+std::string token_text(const Json& config, const char* name) {
+  if (!config.is_object() || !config.contains(name)) return {};
+  const Json& token = config[name];
+  if (token.is_string()) return token.get<std::string>();
+  if (token.is_object() && token.contains("content") && token["content"].is_string()) {
+    return token["content"].get<std::string>();
+  }
+  return {};
+}
+
+Result<jinja::Program> parse(std::string_view source, const TemplateLimits& limits) {
+  auto program = jinja::parse_template(source, limits);
+  if (!program) return with_context(program.error(), "chat template");
+  return program;
+}
+
+}  // namespace
+
+struct ChatTemplate::Compiled {
+  TemplateLimits limits;
+  std::string source;
+  jinja::Program main;
+  std::optional<jinja::Program> tool_use;  ///< for conversations with tools
+  std::vector<std::pair<std::string, std::string>> tokens;
+
+  Status define_tokens(jinja::Interpreter& interpreter, const ChatOptions& options) const;
+  Status define_context(jinja::Interpreter& interpreter, const OrderedJson& messages, const ChatOptions& options) const;
+};
+
+Result<ChatTemplate> ChatTemplate::compile(std::string source, TemplateLimits limits) {
+  auto compiled = std::make_shared<Compiled>();
+  compiled->limits = limits;
+  compiled->main = LOCKSTEP_TRY(parse(source, limits));
+  compiled->source = std::move(source);
+  return ChatTemplate(std::move(compiled));
+}
+
+Result<ChatTemplate> ChatTemplate::open(const std::filesystem::path& model_dir, TemplateLimits limits) {
+  auto compiled = std::make_shared<Compiled>();
+  compiled->limits = limits;
+  Json config;
+  if (const auto text = read_file(model_dir / "tokenizer_config.json", kMaxConfigBytes)) {
+    config = LOCKSTEP_TRY(parse_json(*text, (model_dir / "tokenizer_config.json").string()));
+  } else if (text.error().kind != ErrorKind::NotFound) {
+    return tl::unexpected(text.error());
+  }
+  for (const char* const name : kTokenNames) {
+    std::string token = token_text(config, name);
+    if (!token.empty()) compiled->tokens.emplace_back(name, std::move(token));
+  }
+  std::optional<std::string> source;
+  if (auto text = read_file(model_dir / "chat_template.jinja", limits.max_source_bytes)) {
+    source = *std::move(text);
+  } else if (text.error().kind != ErrorKind::NotFound) {
+    return tl::unexpected(text.error());
+  }
+  const Json entry = config.is_object() ? config.value("chat_template", Json()) : Json();
+  if (!source && entry.is_string()) source = entry.get<std::string>();
+  for (const Json& named : !source && entry.is_array() ? entry : Json::array()) {
+    const bool usable = named.is_object() && named.contains("name") && named.contains("template") &&
+                        named["name"].is_string() && named["template"].is_string();
+    if (!usable)
+      return fail(ErrorKind::Invalid, "{}: chat_template has an entry that is no named template", model_dir.string());
+    if (named["name"] == "default") source = named["template"].get<std::string>();
+    if (named["name"] == "tool_use")
+      compiled->tool_use = LOCKSTEP_TRY(parse(named["template"].get<std::string>(), limits));
+  }
+  if (!source) return fail(ErrorKind::NotFound, "{}: the model has no chat template", model_dir.string());
+  compiled->main = LOCKSTEP_TRY(parse(*source, limits));
+  compiled->source = *std::move(source);
+  return ChatTemplate(std::move(compiled));
+}
+
+Status ChatTemplate::Compiled::define_tokens(jinja::Interpreter& interpreter, const ChatOptions& options) const {
+  auto all = tokens;
+  if (!options.bos_token.empty()) all.emplace_back("bos_token", options.bos_token);
+  if (!options.eos_token.empty()) all.emplace_back("eos_token", options.eos_token);
+  for (const auto& [name, token] : all) {
+    if (!is_valid_utf8(token)) return fail(ErrorKind::Invalid, "{} is not valid UTF-8", name);
+    if (!interpreter.mentions(name)) continue;
+    interpreter.define(name, LOCKSTEP_TRY(interpreter.runtime().text(token)));
+  }
+  return {};
+}
+
+Status ChatTemplate::Compiled::define_context(jinja::Interpreter& interpreter, const OrderedJson& messages,
+                                              const ChatOptions& options) const {
+  if (!messages.is_array()) return fail(ErrorKind::Invalid, "messages must be an array");
+  if (!options.extra.is_object() && !options.extra.is_null()) {
+    return fail(ErrorKind::Invalid, "the extra variables of a chat template must be an object");
+  }
+  LOCKSTEP_TRY(define_tokens(interpreter, options));
+  const auto define = [&](const std::string& name, const OrderedJson& value) -> Status {
+    if (!interpreter.mentions(name)) return {};
+    interpreter.define(name, LOCKSTEP_TRY(interpreter.runtime().from_json(value, true)));
+    return {};
+  };
+  LOCKSTEP_TRY(define("messages", messages));
+  LOCKSTEP_TRY(define("tools", options.tools));
+  LOCKSTEP_TRY(define("documents", OrderedJson()));
+  LOCKSTEP_TRY(define("add_generation_prompt", options.add_generation_prompt));
+  for (const auto& [name, value] : options.extra.items()) {
+    if (name == "messages" || name == "tools" || name == "add_generation_prompt") {
+      return fail(ErrorKind::Invalid, "'{}' cannot be set as an extra variable of the chat template", name);
+    }
+    LOCKSTEP_TRY(define(name, value));
+  }
+  return {};
+}
+
+Result<Rendered> ChatTemplate::render(const OrderedJson& messages, const ChatOptions& options) const {
+  const bool with_tools = compiled_->tool_use && options.tools.is_array() && !options.tools.empty();
+  jinja::Interpreter interpreter(with_tools ? *compiled_->tool_use : compiled_->main, compiled_->limits,
+                                 options.clock ? options.clock : local_time);
+  LOCKSTEP_TRY(compiled_->define_context(interpreter, messages, options));
+  jinja::TextBuilder out(interpreter.runtime().budget(), compiled_->limits.max_output_bytes);
+  LOCKSTEP_TRY(interpreter.run(out));
+  return Rendered{std::move(out.bytes()), std::move(out.literal())};
+}
+
+std::string_view ChatTemplate::source() const {
+  return compiled_->source;
+}
+
+}  // namespace lockstep::text
