@@ -25,9 +25,12 @@ using AddCommand = void (*)(CLI::App&, CommandContext&);
 constexpr std::array kCommands = std::to_array<AddCommand>({
     add_inspect,
     add_pack,
+    add_run,
+    add_chat,
     add_logits,
     add_tokenize,
     add_detokenize,
+    add_verify,
     add_completion,
 });
 

@@ -23,6 +23,8 @@ struct DecodeRequest {
   std::vector<TokenId> stop_ids;  ///< ascending; the stop token itself is not emitted
   std::int64_t max_tokens = 0;    ///< emitted at most; 0: as many as the context holds
   std::int64_t vocab = 0;         ///< usable vocabulary: ids from here on are never emitted
+  /// Verification: go on after the prompt with a fork of a restored copy of the sequence.
+  bool round_trip_state = false;
 };
 
 enum class Finish : std::uint8_t {

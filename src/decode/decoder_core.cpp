@@ -79,6 +79,13 @@ Status DecoderCore::prefill(const PrefillProgress& progress) {
     done += count;
     if (progress) progress(static_cast<std::int64_t>(done), stats_.prompt_tokens);
   }
+  return request_.round_trip_state ? round_trip() : Status{};
+}
+
+Status DecoderCore::round_trip() {
+  model::Sequence restored = LOCKSTEP_TRY(model::Sequence::create(model_));
+  LOCKSTEP_TRY(restored.restore(sequence_->save()));
+  sequence_ = LOCKSTEP_TRY(restored.fork());
   return {};
 }
 

@@ -49,6 +49,7 @@ class DecoderCore : public Decoder {
   Status check(const DecodeRequest& request) const;
   Status reuse_or_create();
   Status prefill(const PrefillProgress& progress);
+  Status round_trip();
 
   RowScratch scratch_;
   Finish finish_ = Finish::None;

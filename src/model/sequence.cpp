@@ -41,19 +41,29 @@ void Sequence::commit(std::int64_t rows, std::int64_t keep) {
   if (ple_conv_) ple_conv_->commit(keep);
 }
 
-std::vector<std::byte> Sequence::save(bool draft) const {
-  std::vector<std::byte> out;
-  StateWriter writer(model_->backend(), out);
+std::vector<std::pair<std::string_view, std::vector<std::byte>>> Sequence::save_parts(bool draft) const {
+  std::vector<std::pair<std::string_view, std::vector<std::byte>>> parts;
+  const auto part = [&](std::string_view name, auto&& fill) {
+    StateWriter writer(model_->backend(), parts.emplace_back(name, std::vector<std::byte>{}).second);
+    fill(writer);
+  };
   Header header;
   header.length = length();
   header.draft_length = draft ? draft_length() : 0;
-  writer.host(&header, sizeof(header));
-  writer.host(tokens().data(), tokens().size() * sizeof(std::int32_t));
-  kv_.save(writer);
-  delta_.save(writer);
-  conv_.save(writer);
-  if (ple_conv_) ple_conv_->save(writer);
-  if (draft_ && draft) draft_->save(writer);
+  part("lengths", [&](StateWriter& writer) { writer.host(&header, sizeof(header)); });
+  part("token history",
+       [&](StateWriter& writer) { writer.host(tokens().data(), tokens().size() * sizeof(std::int32_t)); });
+  part("attention keys, values and index keys", [&](StateWriter& writer) { kv_.save(writer); });
+  part("GDN matrices", [&](StateWriter& writer) { delta_.save(writer); });
+  part("GDN convolution columns", [&](StateWriter& writer) { conv_.save(writer); });
+  if (ple_conv_) part("PLE convolution columns", [&](StateWriter& writer) { ple_conv_->save(writer); });
+  if (draft_ && draft) part("draft layer keys and values", [&](StateWriter& writer) { draft_->save(writer); });
+  return parts;
+}
+
+std::vector<std::byte> Sequence::save(bool draft) const {
+  std::vector<std::byte> out;
+  for (const auto& [name, bytes] : save_parts(draft)) out.insert(out.end(), bytes.begin(), bytes.end());
   return out;
 }
 

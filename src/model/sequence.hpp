@@ -2,6 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "model/model.hpp"
@@ -28,6 +31,8 @@ class Sequence {
   /// The whole state as bytes: equal states give equal bytes. Not while a captured step is open. Without `draft` the
   /// draft layer's part is left out (for comparisons; restore() wants it).
   [[nodiscard]] std::vector<std::byte> save(bool draft = true) const;
+  /// The same bytes cut into named parts, to say where two states differ.
+  [[nodiscard]] std::vector<std::pair<std::string_view, std::vector<std::byte>>> save_parts(bool draft = true) const;
   /// Replaces the state by a saved one of a model with the same geometry and state type.
   Status restore(std::span<const std::byte> saved);
   /// An independent copy; K/V pages are shared until one side writes.

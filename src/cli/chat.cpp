@@ -1,0 +1,143 @@
+// lockstep chat: a conversation at the terminal.
+#include <editline/readline.h>
+
+#include <CLI/App.hpp>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "cli/chat_engine.hpp"
+#include "cli/command.hpp"
+#include "cli/interrupt.hpp"
+#include "cli/terminal.hpp"
+
+namespace lockstep::cli {
+namespace {
+
+struct Options {
+  EngineOptions engine;
+  AnswerOptions answer;
+};
+
+constexpr const char* kHelp =
+    "Type a message and Enter. Ctrl-C stops an answer, Ctrl-D or /exit ends the conversation.\n"
+    "  /reset    forget the conversation\n"
+    "  /stats    print token counts and speed after each answer, or stop doing so\n"
+    "  /help     this text\n";
+
+/// Reads lines: with editing and history at a terminal, plainly otherwise.
+class LineReader {
+ public:
+  /// The next line, or nothing at the end of input.
+  std::optional<std::string> next() {
+    if (!stdin_is_terminal()) {
+      std::string line;
+      return std::getline(std::cin, line) ? std::optional(line) : std::nullopt;
+    }
+    const std::unique_ptr<char, decltype(&std::free)> line(::readline("> "), &std::free);
+    if (line == nullptr) return std::nullopt;
+    if (*line != '\0') ::add_history(line.get());
+    return std::string(line.get());
+  }
+};
+
+class Conversation {
+ public:
+  Conversation(ChatEngine& engine, InterruptScope& interrupts)
+      : engine_(engine), interrupts_(interrupts), stats_(engine.options().stats) {
+    reset();
+  }
+
+  /// Acts on one line; false ends the conversation.
+  Result<bool> line(const std::string& text) {
+    if (text == "/exit" || text == "/quit") return false;
+    if (text == "/help") {
+      fmt::print(stderr, "{}", kHelp);
+    } else if (text == "/reset") {
+      reset();
+    } else if (text == "/stats") {
+      stats_ = !stats_;
+    } else if (text.starts_with('/')) {
+      fmt::print(stderr, "unknown command '{}'; /help lists them\n", text);
+    } else if (text.find_first_not_of(" \t") != std::string::npos) {
+      LOCKSTEP_TRY(turn(text));
+    }
+    return true;
+  }
+
+ private:
+  void reset() {
+    messages_ = OrderedJson::array();
+    const std::string& system = engine_.options().system;
+    if (!system.empty()) messages_.push_back({{"role", "system"}, {"content", system}});
+  }
+
+  Status turn(const std::string& text) {
+    messages_.push_back({{"role", "user"}, {"content", text}});
+    interrupts_.reset();
+    const Result<Prompt> prompt = engine_.chat_prompt(messages_);
+    if (!prompt) return give_up(prompt.error());
+    AnswerPrinter printer;
+    Answer partial;
+    const Result<Answer> answer = engine_.answer(
+        *prompt, true, [&] { return interrupts_.requested(); },
+        [&](std::string_view reasoning, std::string_view content) { return printer.print(reasoning, content); },
+        partial);
+    LOCKSTEP_TRY(printer.finish());
+    if (stdout_error() != 0) return answer ? Status{} : tl::unexpected(answer.error());
+    if (!answer && answer.error().kind != ErrorKind::Cancelled) return give_up(answer.error());
+    if (!answer) fmt::print(stderr, "(stopped)\n");
+    // A stopped answer stays in the conversation as far as it went.
+    messages_.push_back(
+        {{"role", "assistant"}, {"reasoning_content", partial.reasoning}, {"content", partial.content}});
+    if (stats_) print_stats(engine_.stats(), partial, engine_.describe());
+    return {};
+  }
+
+  /// A turn that failed is taken back; the conversation goes on.
+  Status give_up(const Error& error) {
+    fmt::print(stderr, "lockstep: {}\n", error.message);
+    messages_.erase(messages_.size() - 1);
+    return {};
+  }
+
+  ChatEngine& engine_;
+  InterruptScope& interrupts_;
+  bool stats_;
+  OrderedJson messages_;
+};
+
+Status chat(const Options& options) {
+  InterruptScope interrupts;
+  const std::unique_ptr<ChatEngine> engine = LOCKSTEP_TRY(ChatEngine::create(options.engine, options.answer));
+  Conversation conversation(*engine, interrupts);
+  LineReader reader;
+  if (stdin_is_terminal()) fmt::print(stderr, "{}", kHelp);
+  for (;;) {
+    interrupts.reset();
+    const std::optional<std::string> line = reader.next();
+    if (!line) {
+      if (!interrupts.requested()) break;
+      continue;  // Ctrl-C at the prompt drops the line
+    }
+    if (!LOCKSTEP_TRY(conversation.line(*line))) break;
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app, CommandContext& context) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("chat", "Talk with the model");
+  add_engine_options(*command, options->engine);
+  add_answer_options(*command, options->answer);
+  command->footer(
+      "Examples:\n"
+      "  lockstep chat\n"
+      "  lockstep chat -m ~/models/Flash-Next --system \"Answer briefly.\" --effort low");
+  command->callback([options, &context] { context.status = chat(*options); });
+}
+
+}  // namespace lockstep::cli

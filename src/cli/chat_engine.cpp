@@ -1,0 +1,249 @@
+#include "cli/chat_engine.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/App.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <random>
+
+#include "base/progress.hpp"
+#include "cli/terminal.hpp"
+#include "text/reasoning.hpp"
+#include "text/stop_strings.hpp"
+#include "text/utf8_stream.hpp"
+
+namespace lockstep::cli {
+
+void add_answer_options(CLI::App& command, AnswerOptions& options) {
+  command.add_option("--temperature", options.temperature, "Sampling temperature; 0 is greedy");
+  command.add_option("--top-p", options.top_p, "Keep the most probable tokens up to this mass");
+  command.add_option("--top-k", options.top_k, "Keep at most this many tokens; 0 keeps all");
+  command.add_option("--min-p", options.min_p, "Keep tokens with at least this share of the top probability");
+  command.add_option("--presence-penalty", options.presence_penalty, "Subtracted once for tokens already written");
+  command.add_option("--frequency-penalty", options.frequency_penalty, "Subtracted per occurrence of a token");
+  command.add_option("--seed", options.seed, "Seed of the draws (default: a fresh one, shown by --stats)");
+  command.add_option("--draw", options.draw, "Draw rule")
+      ->check(CLI::IsMember({"pcg64", "race"}))
+      ->capture_default_str();
+  command.add_option("--max-tokens", options.max_tokens, "Most tokens of an answer; 0: what the context holds")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_option("--stop", options.stop, "End the answer before this text (repeatable)");
+  command.add_option("--system", options.system, "System message");
+  command.add_option("--depth", options.depth, "Draft tokens a cycle; 0 decodes plainly")
+      ->check(CLI::Range(std::int64_t{0}, decode::kMaxDepth))
+      ->capture_default_str();
+  command.add_option("--accept", options.accept, "When a draft is kept: stream gives the bytes of plain decoding")
+      ->check(CLI::IsMember({"stream", "rejection"}))
+      ->capture_default_str();
+  command.add_option("--disable-optimization", options.disabled, "Switch lanes off: names separated by commas, or all");
+  command.add_flag("--no-think", options.no_think, "Ask the template for an answer without reasoning");
+  command.add_option("--effort", options.effort, "Reasoning effort, as the template names it (xhigh, medium, low)");
+  command.add_flag("--stats", options.stats, "Print token counts, speed and seed to standard error");
+}
+
+Result<std::unique_ptr<ChatEngine>> ChatEngine::create(const EngineOptions& engine_options, AnswerOptions options) {
+  decode::Lanes lanes = LOCKSTEP_TRY(decode::Lanes::from_user(options.disabled));
+  if (options.depth == 0) lanes.switch_off(decode::LaneId::Mtp, "--depth 0");
+  EngineOptions engine_used = engine_options;
+  if (lanes.all_disabled() && engine_used.isa.empty()) engine_used.isa = "scalar";
+  LoadedModel loaded = LOCKSTEP_TRY(load_model(engine_used, lanes.armed(decode::LaneId::Mtp)));
+  const std::filesystem::path directory = loaded.artifact->directory();
+  text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
+  text::ChatTemplate chat_template = LOCKSTEP_TRY(text::ChatTemplate::open(directory));
+  std::unique_ptr<ChatEngine> engine(
+      new ChatEngine(std::move(loaded), std::move(lanes), std::move(tokenizer), std::move(chat_template)));
+  engine->options_ = std::move(options);
+  engine->vocab_ =
+      std::min<std::int64_t>(engine->loaded_.model->config().vocab_size, engine->tokenizer_.vocabulary_size());
+  std::vector<decode::TokenId> fallback;
+  if (const auto eos = engine->tokenizer_.eos()) fallback.push_back(*eos);
+  engine->defaults_ = LOCKSTEP_TRY(decode::read_generation_config(directory, engine->vocab_, fallback));
+  for (const std::string& warning : engine->defaults_.warnings) fmt::print(stderr, "lockstep: {}\n", warning);
+  LOCKSTEP_TRY(engine->make_decoder());
+  return engine;
+}
+
+Status ChatEngine::make_decoder() {
+  const model::Model& model = *loaded_.model;
+  if (lanes_.armed(decode::LaneId::Mtp) && !model.has_draft()) {
+    lanes_.decline(decode::LaneId::Mtp, "the model has no draft layer");
+  }
+  if (!lanes_.armed(decode::LaneId::Mtp)) {
+    if (options_.accept == "rejection") return fail(ErrorKind::Usage, "--accept rejection needs speculative decoding");
+    decoder_ = LOCKSTEP_TRY(decode::make_plain_decoder(model));
+    return {};
+  }
+  decode::SpeculativeOptions speculative;
+  speculative.depth = options_.depth;
+  speculative.capture = lanes_.armed(decode::LaneId::GdnCapture);
+  decoder_ = LOCKSTEP_TRY(decode::make_speculative_decoder(model, speculative));
+  return {};
+}
+
+std::string ChatEngine::describe() const {
+  std::string text = loaded_.model->backend().describe();
+  for (const decode::LaneInfo& lane : decode::known_lanes()) {
+    text += fmt::format(", {} {}", lane.name, decode::verdict_text(lanes_.verdict(lane.id)));
+  }
+  return text;
+}
+
+Result<Prompt> ChatEngine::chat_prompt(const OrderedJson& messages) const {
+  text::ChatOptions chat;
+  chat.add_generation_prompt = true;
+  if (options_.no_think) chat.extra["enable_thinking"] = false;
+  if (!options_.effort.empty()) chat.extra["reasoning_effort"] = options_.effort;
+  const text::Rendered rendered = LOCKSTEP_TRY(template_.render(messages, chat));
+  text::EncodeOptions encode;
+  encode.literal = rendered.literal;
+  Prompt prompt;
+  prompt.tokens = LOCKSTEP_TRY(tokenizer_.encode(rendered.text, encode));
+  const std::size_t open = rendered.text.rfind("<think>");
+  const std::size_t close = rendered.text.rfind("</think>");
+  prompt.reasoning_open = open != std::string::npos && (close == std::string::npos || close < open);
+  return prompt;
+}
+
+Result<Prompt> ChatEngine::raw_prompt(std::string_view text) const {
+  Prompt prompt;
+  prompt.tokens = LOCKSTEP_TRY(tokenizer_.encode(text));
+  return prompt;
+}
+
+Result<decode::DecodeRequest> ChatEngine::request(const Prompt& prompt) const {
+  decode::DecodeRequest request;
+  request.prompt = prompt.tokens;
+  request.sampler = defaults_.sampler;
+  const auto set = [](auto& target, const auto& given) {
+    if (given) target = *given;
+  };
+  set(request.sampler.temperature, options_.temperature);
+  set(request.sampler.top_p, options_.top_p);
+  set(request.sampler.top_k, options_.top_k);
+  set(request.sampler.min_p, options_.min_p);
+  set(request.sampler.presence_penalty, options_.presence_penalty);
+  set(request.sampler.frequency_penalty, options_.frequency_penalty);
+  request.sampler.draw_rule = options_.draw == "race" ? decode::DrawRule::Race : decode::DrawRule::Pcg64;
+  request.sampler.acceptance =
+      options_.accept == "rejection" ? decode::AcceptanceRule::Rejection : decode::AcceptanceRule::Stream;
+  request.sampler.seed = options_.seed ? *options_.seed : std::random_device{}() & 0x7fffffffU;
+  request.stop_ids = defaults_.stop_ids;
+  request.max_tokens = options_.max_tokens;
+  request.vocab = vocab_;
+  LOCKSTEP_TRY(decode::checked_params(request.sampler, vocab_));
+  return request;
+}
+
+namespace {
+
+/// Text of an answer on its way from tokens to the sink.
+class AnswerText {
+ public:
+  AnswerText(const text::Tokenizer& tokenizer, text::StopMatcher stop, const Prompt& prompt, bool split,
+             const AnswerSink& sink, Answer& answer)
+      : detokenizer_(tokenizer, true),
+        stop_(std::move(stop)),
+        reasoning_({prompt.reasoning_open, false}),
+        split_(split),
+        sink_(sink),
+        answer_(answer) {}
+
+  Status push(decode::TokenId token) { return text(stop_.push(detokenizer_.push(token))); }
+  [[nodiscard]] bool stopped() const { return stop_.stopped(); }
+  Status finish() {
+    LOCKSTEP_TRY(text(stop_.push(detokenizer_.finish())));
+    LOCKSTEP_TRY(text(stop_.finish()));
+    return split_ ? deliver(reasoning_.finish()) : Status{};
+  }
+
+ private:
+  Status text(std::string_view piece) {
+    if (split_) return deliver(reasoning_.push(piece));
+    return deliver({{}, std::string(piece)});
+  }
+  Status deliver(const text::ReasoningSplitter::Delta& delta) {
+    answer_.reasoning += delta.reasoning;
+    answer_.content += delta.content;
+    if (delta.reasoning.empty() && delta.content.empty()) return {};
+    return sink_(delta.reasoning, delta.content);
+  }
+
+  text::Detokenizer detokenizer_;
+  text::StopMatcher stop_;
+  text::ReasoningSplitter reasoning_;
+  bool split_;
+  const AnswerSink& sink_;
+  Answer& answer_;
+};
+
+}  // namespace
+
+Result<Answer> ChatEngine::answer(const Prompt& prompt, bool split, const std::function<bool()>& stop_requested,
+                                  const AnswerSink& sink, Answer& partial) {
+  partial = {};
+  const decode::DecodeRequest asked = LOCKSTEP_TRY(request(prompt));
+  partial.seed = asked.sampler.seed;
+  AnswerText text(tokenizer_, LOCKSTEP_TRY(text::StopMatcher::create(options_.stop)), prompt, split, sink, partial);
+  {
+    Progress progress("prompt", asked.prompt.size(), ProgressUnit::Items);
+    LOCKSTEP_TRY(decoder_->start(asked, [&](std::int64_t done, std::int64_t) {
+      progress.set(static_cast<std::uint64_t>(done));
+      if (stop_requested()) decoder_->cancel();
+    }));
+  }
+  while (decoder_->finish() == decode::Finish::None && !text.stopped()) {
+    if (stop_requested()) decoder_->cancel();
+    const std::span<const decode::Choice> tokens = LOCKSTEP_TRY(decoder_->step());
+    for (const decode::Choice& token : tokens) {
+      LOCKSTEP_TRY(text.push(token.id));
+      if (text.stopped()) break;
+    }
+  }
+  LOCKSTEP_TRY(text.finish());
+  partial.finish = text.stopped() ? decode::Finish::Stop : decoder_->finish();
+  return partial;
+}
+
+Status AnswerPrinter::print(std::string_view reasoning, std::string_view content) {
+  if (!reasoning.empty()) {
+    const std::string shown = styled(reasoning, Style::Dim, Stream::Err);
+    std::fwrite(shown.data(), 1, shown.size(), stderr);
+    std::fflush(stderr);
+    reasoning_shown_ = true;
+  }
+  if (content.empty()) return {};
+  if (reasoning_shown_ && !content_shown_) fmt::print(stderr, "\n\n");
+  content_shown_ = true;
+  line_open_ = content.back() != '\n';
+  LOCKSTEP_TRY(write_stdout(content));
+  return flush_stdout();
+}
+
+Status AnswerPrinter::finish() {
+  if (reasoning_shown_ && !content_shown_) fmt::print(stderr, "\n");
+  if (!line_open_) return {};
+  line_open_ = false;
+  LOCKSTEP_TRY(write_stdout("\n"));
+  return flush_stdout();
+}
+
+void print_stats(const decode::DecodeStats& stats, const Answer& answer, const std::string& device) {
+  const auto rate = [](std::int64_t count, double seconds) {
+    return seconds > 0 ? static_cast<double>(count) / seconds : 0.0;
+  };
+  const std::int64_t fresh = stats.prompt_tokens - stats.reused_tokens;
+  fmt::print(stderr,
+             "{} prompt tokens ({} reused) in {:.2f} s ({:.0f}/s), {} tokens in {:.2f} s ({:.0f}/s), {}, seed {}, {}\n",
+             stats.prompt_tokens, stats.reused_tokens, stats.prefill_seconds, rate(fresh, stats.prefill_seconds),
+             stats.tokens, stats.decode_seconds, rate(stats.tokens, stats.decode_seconds),
+             answer.finish == decode::Finish::Length ? "length" : "stop", answer.seed, device);
+  std::string depths;
+  for (std::size_t i = 0; i < stats.drafted.size() && stats.drafted[i] > 0; ++i) {
+    depths += fmt::format("{}{}/{}", i == 0 ? "" : ", ", stats.accepted[i], stats.drafted[i]);
+  }
+  if (!depths.empty()) fmt::print(stderr, "{} forward passes, drafts kept by depth {}\n", stats.steps, depths);
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,47 @@
+// The gates of `lockstep verify`: the project's equalities, tried on the user's own model and machine.
+//
+// Every gate compares runs with one reference per request: plain decoding with one thread and the prompt fed token by
+// token, on the machine's fastest kernels; the gate of instruction sets tries all others. Compared are the emitted ids, the reason of the end, and every part of the final state.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "artifact/artifact.hpp"
+#include "base/result.hpp"
+#include "decode/decoder.hpp"
+
+namespace lockstep::decode {
+
+struct GateOptions {
+  double seconds = 60;       ///< time budget: no new case starts after it
+  std::int64_t tokens = 32;  ///< emitted per request
+  std::uint64_t seed = 1;    ///< of the random prompts
+  std::vector<std::int64_t> prompt_lengths{1, 3, 40, 150};
+  std::size_t threads = 0;  ///< most threads tried; 0: physical cores
+  std::int64_t vocab = 0;   ///< usable vocabulary
+};
+
+struct GateResult {
+  std::string name;
+  std::int64_t cases = 0, planned = 0;  ///< fewer cases than planned when the time ran out
+  bool passed = true;
+  std::string difference;  ///< the first: case, token or state part
+  double seconds = 0;
+};
+
+struct GateReport {
+  std::vector<GateResult> gates;
+  std::string digest;  ///< SHA-256 over the reference's ids of all requests, in order
+  [[nodiscard]] bool passed() const;
+};
+
+/// Called before every case with the gate's name and how many cases of all are done.
+using GateProgress = std::function<void(const std::string& gate, std::int64_t done, std::int64_t total)>;
+
+/// Runs all gates. Errors are failures to run at all; differences are in the report.
+Result<GateReport> run_gates(const artifact::Artifact& artifact, const GateOptions& options,
+                             const GateProgress& progress);
+
+}  // namespace lockstep::decode
