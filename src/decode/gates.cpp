@@ -121,7 +121,7 @@ class Prover {
     const auto gate = [&](std::string name, const std::vector<Setup>& setups) {
       Gate made{std::move(name), {}};
       for (std::size_t request = 0; request < requests_.size(); ++request) {
-        for (const Setup& setup : setups) made.cases.push_back({request, setup});  // requests outside: varied early
+        for (const Setup& setup : setups) made.cases.push_back({request, setup});
       }
       gates.push_back(std::move(made));
     };

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "text/byte_range.hpp"
 
 namespace lockstep::text {
 
@@ -17,11 +18,6 @@ struct AddedToken {
   std::int32_t id = -1;
   std::string content;
   bool special = false;  ///< dropped from decoded text on request; the others (<think>, <tool_call>) are kept
-};
-
-/// Bytes [begin, end) of a text.
-struct ByteRange {
-  std::size_t begin = 0, end = 0;
 };
 
 /// Finds added tokens literally, leftmost first and longest first.
