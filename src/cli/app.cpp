@@ -73,6 +73,7 @@ int usage_error(const CLI::App& app, std::string message) {
 
 int report(const CLI::App& app, const Status& status) {
   if (status) return kExitSuccess;
+  if (stdout_error() == EPIPE) return kExitBrokenPipe;  // nobody is left who wants to read why
   switch (status.error().kind) {
     case ErrorKind::Usage:
       return usage_error(app, status.error().message);
