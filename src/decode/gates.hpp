@@ -1,7 +1,8 @@
 // The gates of `lockstep verify`: the project's equalities, tried on the user's own model and machine.
 //
 // Every gate compares runs with one reference per request: plain decoding with one thread and the prompt fed token by
-// token, on the machine's fastest kernels; the gate of instruction sets tries all others. Compared are the emitted ids, the reason of the end, and every part of the final state.
+// token, on the machine's fastest kernels; the gate of instruction sets tries all others. Compared are the emitted ids,
+// the reason of the end, and every part of the final state.
 #pragma once
 
 #include <functional>

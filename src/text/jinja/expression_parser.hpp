@@ -32,8 +32,8 @@ class ExpressionParser {
 
   /// Macros whose bodies are being parsed, innermost last; names inside mark what they use.
   std::vector<Macro*> open_macros;
-  /// Filters and tests that do not exist. Inside of an if they are errors only when they run, so whoever parses one cuts
-  /// this list back to its size before.
+  /// Filters and tests that do not exist. Inside of an if they are errors only when they run, so whoever parses one
+  /// cuts this list back to its size before.
   std::vector<Error> unknown;
 
  private:
