@@ -11,9 +11,8 @@ struct TemplateLimits {
   std::size_t max_source_bytes = std::size_t{1} << 20;
   /// Blocks, parentheses and chained operators that may be nested in the source.
   std::size_t max_nesting = 200;
-  /// Statements and expressions that may be in evaluation at once, macro calls included. Bounds the stack: a level
-  /// takes about half a kilobyte of it in a release build.
-  std::size_t max_depth = 1000;
+  /// Statements and expressions that may be in evaluation at once, macro calls included. Bounds the stack.
+  std::size_t max_depth = 500;
   /// Nodes evaluated, plus one for each 64 bytes copied or searched and each list element touched.
   std::uint64_t max_steps = 20'000'000;
   std::size_t max_output_bytes = std::size_t{64} << 20;
