@@ -27,6 +27,7 @@ struct TokenizeOptions {
 /// {"count": N, "ids": [...], "tokens": [the text of each; bytes that are not whole characters appear as U+FFFD]}
 std::string as_json(const text::Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {
   std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
   for (const std::int32_t id : ids) tokens.push_back(text::replace_invalid_utf8(tokenizer.token_bytes(id)));
   return OrderedJson{{"count", ids.size()}, {"ids", ids}, {"tokens", tokens}}.dump();
 }

@@ -43,6 +43,8 @@ class Tokenizer {
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
   ~Tokenizer();
 
   /// The token ids of a text, which need not be valid UTF-8. Errors: Limit (text longer than kMaxTextBytes), Invalid

@@ -24,6 +24,8 @@ class SplitPattern {
 
   SplitPattern(SplitPattern&&) noexcept;
   SplitPattern& operator=(SplitPattern&&) noexcept;
+  SplitPattern(const SplitPattern&) = delete;
+  SplitPattern& operator=(const SplitPattern&) = delete;
   ~SplitPattern();
 
   /// Appends the pieces of a well-formed UTF-8 text to `pieces`; together they are the text. Thread-safe.
