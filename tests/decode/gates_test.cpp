@@ -13,6 +13,7 @@ TEST(Gates, AllPassOnTheToyPack) {
   options.seconds = 600;
   options.vocab = 512;
   options.prompt_lengths = {1, 40};
+  options.threads = 1;
   const auto report = run_gates(*artifact, options, {});
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_TRUE(report->passed());

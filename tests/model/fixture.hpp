@@ -21,7 +21,15 @@ struct Loaded {
   std::unique_ptr<Model> model;
 };
 
-inline Loaded load(const std::string& directory, backend::StateType state, const backend::CpuOptions& options = {}) {
+/// One thread: tiny models gain nothing from more, and tests run side by side. Tests of threads say so.
+inline backend::CpuOptions one_thread() {
+  backend::CpuOptions options;
+  options.threads = 1;
+  return options;
+}
+
+inline Loaded load(const std::string& directory, backend::StateType state,
+                   const backend::CpuOptions& options = one_thread()) {
   auto artifact = artifact::Artifact::open(directory);
   if (!artifact) throw std::runtime_error(artifact.error().message);
   auto backend = backend::CpuBackend::create(options);

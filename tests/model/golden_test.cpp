@@ -22,7 +22,7 @@ class Golden : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     directory_ = kData + "/" + GetParam().model;
-    backend::CpuOptions options;
+    backend::CpuOptions options = one_thread();
     options.unquantised_activations = GetParam().unquantised;
     loaded_ = std::make_unique<Loaded>(load(directory_, StateType::F32, options));
     auto file = artifact::SafetensorsFile::open(directory_ + "/golden.safetensors");
