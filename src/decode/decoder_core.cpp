@@ -46,7 +46,7 @@ Status DecoderCore::start(const DecodeRequest& request, const PrefillProgress& p
   if (request.max_tokens > 0) budget_ = std::min(budget_, request.max_tokens);
   const Stopwatch watch(stats_.prefill_seconds);
   LOCKSTEP_TRY(reuse_or_create());
-  const Status done = prefill(progress);
+  Status done = prefill(progress);
   if (!done) sequence_.reset();  // part of a prompt is nothing that a later request could continue
   return done;
 }

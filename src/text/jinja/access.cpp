@@ -211,7 +211,8 @@ Result<Value> get_path(Runtime& runtime, const Value& object, const Value& attri
   while (true) {
     const std::size_t dot = std::min(path.find('.'), path.size());
     const std::string_view part = path.substr(0, dot);
-    const bool is_number = !part.empty() && part.size() < 18 && part.find_first_not_of("0123456789") == part.npos;
+    const bool is_number =
+        !part.empty() && part.size() < 18 && part.find_first_not_of("0123456789") == std::string_view::npos;
     const Value index =
         is_number ? Value(static_cast<std::int64_t>(std::stoll(std::string(part)))) : LOCKSTEP_TRY(runtime.text(part));
     value = LOCKSTEP_TRY(get_item(runtime, value, index, nullptr));

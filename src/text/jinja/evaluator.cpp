@@ -179,10 +179,11 @@ Result<Value> Interpreter::name(const Expr& expr) {
   LOCKSTEP_TRY(runtime_.budget().spend(extra.dict()->entries.size()));
   for (const auto& [key, value] : extra.dict()->entries) {
     if (key.text() == nullptr) return type_error("** needs names as keys", key);
-    const bool twice = std::any_of(given.named.begin(), given.named.end(),
-                                   [&](const auto& other) { return other.first == key.text()->bytes; });
-    if (twice) return fail(ErrorKind::Invalid, "argument '{}' is given twice", key.text()->bytes);
-    all.named.emplace_back(key.text()->bytes, value);
+    const std::string& name = key.text()->bytes;
+    const bool twice =
+        std::any_of(given.named.begin(), given.named.end(), [&](const auto& other) { return other.first == name; });
+    if (twice) return fail(ErrorKind::Invalid, "argument '{}' is given twice", name);
+    all.named.emplace_back(name, value);
   }
   return all;
 }

@@ -60,6 +60,7 @@ Result<Value> Runtime::dict(std::vector<std::pair<Value, Value>> entries) {
   return Value(DictPtr(std::move(made)));
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the pairs are moved out of it
 Result<Value> Runtime::unique_dict(std::vector<std::pair<Value, Value>> entries) {
   std::vector<std::pair<Value, Value>> distinct;
   for (auto& [key, value] : entries) {

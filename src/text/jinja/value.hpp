@@ -56,16 +56,23 @@ struct BigInteger {
 /// No container is nested deeper than this.
 inline constexpr std::uint32_t kMaxValueDepth = 250;
 
+/// Whether T is one of the alternatives of a variant.
+template <class T, class Variant>
+inline constexpr bool kIsAlternative = false;
+template <class T, class... Alternatives>
+inline constexpr bool kIsAlternative<T, std::variant<Alternatives...>> = (std::is_same_v<T, Alternatives> || ...);
+
 class Value {
  public:
   using Data = std::variant<Undefined, None, bool, std::int64_t, BigInteger, double, TextPtr, SequencePtr, DictPtr,
                             Namespace*, FunctionPtr, LoopPtr>;
 
   Value() = default;
+  /// Implicit from exactly the alternatives of Data, without conversions between them.
   template <class T>
-  requires(!std::is_same_v<std::remove_cvref_t<T>, Value> &&
-           std::is_constructible_v<Data, std::in_place_type_t<std::remove_cvref_t<T>>, T>) Value(T&& data)
-      : data_(std::in_place_type<std::remove_cvref_t<T>>, std::forward<T>(data)) {}  // NOLINT: implicit
+  // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload)
+  requires kIsAlternative<std::remove_cvref_t<T>, Data> Value(T&& data)
+      : data_(std::in_place_type<std::remove_cvref_t<T>>, std::forward<T>(data)) {}
 
   template <class T>
   [[nodiscard]] const T* get() const {
