@@ -94,6 +94,7 @@ Result<std::span<const Choice>> DecoderCore::step() {
   emitted_.clear();
   if (finish_ != Finish::None) return std::span<const Choice>{};
   if (cancelled()) return fail(ErrorKind::Cancelled, "interrupted");
+  if (!sequence_) return fail(ErrorKind::Internal, "no request is running: start() must succeed first");
   const Status advanced = advance();
   if (!advanced) {
     sequence_.reset();

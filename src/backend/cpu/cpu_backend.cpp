@@ -4,7 +4,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <optional>
 
+#include "base/checked.hpp"
 #include "numerics/double_math.hpp"
 
 namespace lockstep::backend {
@@ -46,10 +48,10 @@ std::string CpuBackend::describe() const {
 }
 
 Result<BufferPtr> CpuBackend::allocate(std::size_t bytes) {
-  const std::size_t rounded = std::max<std::size_t>(64, (bytes + 63) / 64 * 64);
-  void* data = std::aligned_alloc(64, rounded);
-  if (data == nullptr) return fail(ErrorKind::Limit, "cannot allocate {} bytes of memory", rounded);
-  std::memset(data, 0, rounded);
+  const std::optional<std::uint64_t> rounded = checked_round_up(std::max<std::size_t>(bytes, 1), 64);
+  void* data = rounded ? std::aligned_alloc(64, *rounded) : nullptr;
+  if (data == nullptr) return fail(ErrorKind::Limit, "cannot allocate {} bytes of memory", bytes);
+  std::memset(data, 0, *rounded);
   return std::make_unique<HostBuffer>(static_cast<std::byte*>(data), bytes);
 }
 
