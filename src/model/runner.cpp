@@ -19,6 +19,7 @@ void want(LogitsWanted wanted, std::int64_t first, std::int64_t rows, std::vecto
 }
 
 Status check_tokens(std::span<const std::int32_t> tokens, std::int64_t vocabulary) {
+  if (tokens.empty()) return fail(ErrorKind::Internal, "a segment of a step has no tokens");
   for (const std::int32_t token : tokens) {
     if (token < 0 || token >= vocabulary) {
       return fail(ErrorKind::Invalid, "token id {} is outside the vocabulary of {}", token, vocabulary);
@@ -56,10 +57,14 @@ Result<std::int64_t> Runner::begin(std::span<const Segment> segments) {
   const artifact::ModelConfig& config = model_->config();
   std::int64_t rows = 0;
   std::int64_t positions = 0;
+  const std::int64_t most_captured = backend::raw_key_ring(config.indexer_ratio) - config.indexer_ratio;
   tokens_.clear();
   for (const Segment& segment : segments) {
     const auto count = static_cast<std::int64_t>(segment.tokens.size());
     LOCKSTEP_TRY(check_tokens(segment.tokens, config.vocab_size));
+    if (segment.capture && count > most_captured) {
+      return fail(ErrorKind::Internal, "{} captured rows cannot be taken back, at most {} can", count, most_captured);
+    }
     const std::int64_t end = segment.sequence->length() + count;
     if (end > config.max_positions) {
       return fail(ErrorKind::Limit, "{} tokens do not fit the model's context of {}", end, config.max_positions);

@@ -11,12 +11,13 @@ namespace lockstep::model {
 
 enum class LogitsWanted : std::uint8_t { None, Last, All };
 
-/// Consecutive new tokens of one sequence. Several segments share one step; a sequence appears at most once.
+/// Consecutive new tokens of one sequence, at least one. Several segments share one step; a sequence appears at most
+/// once.
 struct Segment {
   Sequence* sequence = nullptr;
   std::span<const std::int32_t> tokens;
   LogitsWanted logits = LogitsWanted::Last;
-  /// Keep what commit() needs to take rows back. Without it the rows are final.
+  /// Keep what commit() needs to take rows back, at most raw_key_ring - ratio. Without it the rows are final.
   bool capture = false;
 };
 
