@@ -83,6 +83,13 @@ struct NgramHash {
   std::vector<std::uint64_t> sizes, offsets;  ///< [heads]
 };
 
+/// Where the rows of a matrix lie in a file: byte offsets of its planes. `codes` is the data of a dense matrix, which
+/// has no other plane.
+struct RowsFile {
+  std::string path;
+  std::uint64_t codes = 0, scales = 0, biases = 0;
+};
+
 /// The n-gram table: rows of `dim` values. Exactly one of the two forms.
 struct NgramTableView {
   std::int64_t rows = 0, dim = 0;
@@ -91,8 +98,7 @@ struct NgramTableView {
   /// Dense shards of the official layout, in order, each with `rows_per_shard` rows.
   std::vector<MatrixView> shards;
   std::int64_t rows_per_shard = 0;
-  std::string file;                                                      ///< side file for streamed reads, or empty
-  std::uint64_t codes_offset = 0, scales_offset = 0, biases_offset = 0;  ///< byte offsets of the planes in `file`
+  std::vector<RowsFile> files;  ///< for reads without the map: one of `table`, or one a shard
 };
 
 struct PleView {

@@ -44,16 +44,17 @@ Status check_metadata(const SafetensorsFile& file, const MatrixView& table) {
 Status set_planes(ModuleReader& reader, const std::string& module, NgramTableView& out) {
   const MatrixView& table = *out.table;
   const TensorSet::Tensor weight = LOCKSTEP_TRY(reader.tensors().take(module + ".weight"));
-  out.file = weight.file->path().string();
-  out.codes_offset = weight.info->offset;
+  RowsFile& place = out.files.emplace_back();
+  place.path = weight.file->path().string();
+  place.codes = weight.info->offset;
   if (!table.quantised) return {};
   const TensorSet::Tensor scales = LOCKSTEP_TRY(reader.tensors().take(module + ".scales"));
   const TensorSet::Tensor biases = LOCKSTEP_TRY(reader.tensors().take(module + ".biases"));
   if (scales.file != weight.file || biases.file != weight.file) {
     return tensor_fault(scales, "codes, scales and biases of the n-gram table lie in different files");
   }
-  out.scales_offset = scales.info->offset;
-  out.biases_offset = biases.info->offset;
+  place.scales = scales.info->offset;
+  place.biases = biases.info->offset;
   return {};
 }
 
@@ -69,6 +70,8 @@ Status read_shards(ModuleReader& reader, const ModelConfig& config, const std::s
     if (out.shards.back().dtype != out.shards.front().dtype) {
       return fail(ErrorKind::Invalid, "tensor '{}': shards of the n-gram table have different element types", name);
     }
+    const TensorSet::Tensor tensor = LOCKSTEP_TRY(reader.tensors().take(name));
+    out.files.push_back({tensor.file->path().string(), tensor.info->offset});
   }
   return {};
 }

@@ -16,6 +16,8 @@
 
 namespace lockstep::backend {
 
+class NgramStore;
+
 /// How K, V and index keys are stored (docs/numerics.md N5).
 enum class StateType : std::uint8_t { BF16, F32 };
 
@@ -151,6 +153,8 @@ class Backend {
   virtual Result<MatrixPtr> upload(const artifact::MatrixView& view) = 0;
   virtual Result<BufferPtr> upload(std::span<const float> vector) = 0;
   virtual Status set_ngram_table(const artifact::NgramTableView& table) = 0;
+  /// Where the rows of the n-gram table come from, for statistics; nullptr without a table.
+  [[nodiscard]] virtual const NgramStore* ngram_store() const { return nullptr; }
 
   /// Sets geometry and state type once, before any operation.
   virtual Status configure(const artifact::ModelConfig& config, StateType state) = 0;
@@ -162,7 +166,9 @@ class Backend {
   // Operations. `rows` counts rows of the call; outputs never overlap inputs.
   /// x[t] = the token's embedding in every stream: [rows, streams * hidden].
   virtual void embed(const Matrix& embedding, std::span<const std::int32_t> tokens, float* x) = 0;
-  /// e[t] = the concatenated table rows: row_ids [rows, heads] -> [rows, ple_dim].
+  /// Starts fetching table rows that an ngram_lookup() will need. Errors: Io once a read of the table has failed.
+  virtual Status ngram_request(std::span<const std::int64_t> /*row_ids*/) { return {}; }
+  /// e[t] = the concatenated table rows: row_ids [rows, heads] -> [rows, ple_dim]. Errors: Io.
   virtual Status ngram_lookup(std::span<const std::int64_t> row_ids, float* e) = 0;
   virtual void ple_inject(const PleWeights& weights, const float* e, std::span<const PleSlot> slots, std::int64_t rows,
                           float* x) = 0;

@@ -6,9 +6,25 @@
 #include <cstdio>
 
 #include "backend/cpu/cpu_backend.hpp"
+#include "backend/ngram/residency.hpp"
 #include "cli/options.hpp"
 
 namespace lockstep::cli {
+namespace {
+
+backend::NgramOptions ngram_options(const EngineOptions& options, const artifact::Artifact& artifact) {
+  backend::NgramOptions ngram;
+  if (options.ple == "resident") ngram.mode = backend::NgramMode::Resident;
+  if (options.ple == "streamed") ngram.mode = backend::NgramMode::Streamed;
+  ngram.cache_bytes = options.ple_cache;
+  for (const artifact::TensorRecord& tensor : artifact.inventory()) ngram.other_bytes += tensor.bytes;
+  for (const artifact::LayerView& layer : artifact.view().layers) {
+    if (layer.ple) ngram.other_bytes -= backend::ngram_table_bytes(layer.ple->table);
+  }
+  return ngram;
+}
+
+}  // namespace
 
 void add_engine_options(CLI::App& command, EngineOptions& options) {
   add_model_option(command, options.model);
@@ -19,6 +35,13 @@ void add_engine_options(CLI::App& command, EngineOptions& options) {
   command.add_option("--state", options.state, "How keys and values are kept")
       ->check(CLI::IsMember({"bf16", "f32"}))
       ->capture_default_str();
+  command
+      .add_option("--ple", options.ple, "The n-gram table: in memory, or read row by row; auto: by available memory")
+      ->check(CLI::IsMember({"resident", "streamed", "auto"}))
+      ->capture_default_str();
+  command.add_option("--ple-cache", options.ple_cache, "Cache of the streamed n-gram table (default: 512M)")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("BYTES");
 }
 
 Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
@@ -27,9 +50,10 @@ Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
   cpu.threads = options.threads;
   cpu.isa = options.isa;
   cpu.unquantised_activations = options.unquantised;
-  std::unique_ptr<backend::Backend> backend = LOCKSTEP_TRY(backend::CpuBackend::create(cpu));
   LoadedModel loaded;
   loaded.artifact = std::make_unique<artifact::Artifact>(LOCKSTEP_TRY(artifact::Artifact::open(directory)));
+  cpu.ngram = ngram_options(options, *loaded.artifact);
+  std::unique_ptr<backend::Backend> backend = LOCKSTEP_TRY(backend::CpuBackend::create(cpu));
   for (const std::string& warning : loaded.artifact->warnings()) fmt::print(stderr, "lockstep: {}\n", warning);
   model::ModelOptions model_options;
   model_options.state = options.state == "f32" ? backend::StateType::F32 : backend::StateType::BF16;

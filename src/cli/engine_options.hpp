@@ -19,10 +19,12 @@ struct EngineOptions {
   std::size_t threads = 0;
   std::string isa;
   std::string state = "bf16";
+  std::string ple = "auto";
+  std::uint64_t ple_cache = std::uint64_t{512} << 20;  ///< bytes
   bool unquantised = false;
 };
 
-/// Adds --model, --threads, --isa and --state. `options` must outlive the parse.
+/// Adds --model, --threads, --isa, --state, --ple and --ple-cache. `options` must outlive the parse.
 void add_engine_options(CLI::App& command, EngineOptions& options);
 
 /// An opened artifact and the model that runs it. The artifact outlives the model.

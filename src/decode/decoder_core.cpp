@@ -71,6 +71,10 @@ Status DecoderCore::prefill(const PrefillProgress& progress) {
     if (cancelled()) return fail(ErrorKind::Cancelled, "interrupted");
     const std::size_t count = std::min(static_cast<std::size_t>(runner_.max_rows()), prompt.size() - done);
     const bool last = done + count == prompt.size();
+    // The next chunk's table rows are read while this one runs; those of the first chunk go before them.
+    const std::size_t ahead = std::min(prompt.size() - done, count + static_cast<std::size_t>(runner_.max_rows()));
+    const bool first = done == static_cast<std::size_t>(stats_.reused_tokens);
+    LOCKSTEP_TRY(runner_.prefetch(*sequence_, prompt.subspan(done, ahead), first ? 0 : count));
     LOCKSTEP_TRY(before_chunk(done));
     const model::Segment segment{&*sequence_, prompt.subspan(done, count),
                                  last ? model::LogitsWanted::Last : model::LogitsWanted::None, false};

@@ -84,9 +84,12 @@ class SpeculativeDecoder final : public DecoderCore {
     return wanted == model::LogitsWanted::None ? runner_.draft_fill({&rows, 1}) : runner_.draft({&rows, 1});
   }
 
-  /// Drafts up to `depth` tokens after the pending one; proposals_[i] is what draft i was drawn from.
+  /// Drafts up to `depth` tokens after the pending one; proposals_[i] is what draft i was drawn from. The table rows of
+  /// each verify row are on their way as soon as its token is known.
   Status make_drafts(std::int64_t depth) {
     drafts_.clear();
+    rows_.assign(1, pending_);
+    LOCKSTEP_TRY(runner_.prefetch(*sequence_, rows_, 0));
     const auto first_row = static_cast<std::int64_t>(unfed_tokens_.size()) - 1;
     LOCKSTEP_TRY(feed(depth > 0 ? model::LogitsWanted::Last : model::LogitsWanted::None));
     const std::int64_t committed = sequence_->draft_length();
@@ -102,6 +105,8 @@ class SpeculativeDecoder final : public DecoderCore {
       TokenId draft = draw(proposal, number).id;
       if (options_.script) draft = options_.script(number, draft);
       drafts_.push_back(draft);
+      rows_.push_back(draft);
+      LOCKSTEP_TRY(runner_.prefetch(*sequence_, rows_, rows_.size() - 1));
       counts_.add(draft);  // for the penalties of the drafts after it
       ++stats_.drafted[static_cast<std::size_t>(i)];
     }
@@ -116,8 +121,6 @@ class SpeculativeDecoder final : public DecoderCore {
     LOCKSTEP_TRY(make_drafts(depth));
     std::optional<model::Sequence> before;
     if (depth > 0 && !options_.capture) before.emplace(LOCKSTEP_TRY(sequence_->fork()));
-    rows_.assign(1, pending_);
-    rows_.insert(rows_.end(), drafts_.begin(), drafts_.end());
     const model::Segment verify{&*sequence_, rows_, model::LogitsWanted::All, depth > 0 && options_.capture};
     LOCKSTEP_TRY(runner_.forward({&verify, 1}));
     ++stats_.steps;

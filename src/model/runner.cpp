@@ -28,6 +28,11 @@ Status check_tokens(std::span<const std::int32_t> tokens, std::int64_t vocabular
   return {};
 }
 
+Status check_whole(const Sequence& sequence) {
+  if (!sequence.broken()) return {};
+  return fail(ErrorKind::Io, "an earlier step of this sequence failed in the middle: its state is lost; start again");
+}
+
 }  // namespace
 
 Runner::Runner(const Model& model, std::int64_t max_rows)
@@ -61,6 +66,7 @@ Result<std::int64_t> Runner::begin(std::span<const Segment> segments) {
   tokens_.clear();
   for (const Segment& segment : segments) {
     const auto count = static_cast<std::int64_t>(segment.tokens.size());
+    LOCKSTEP_TRY(check_whole(*segment.sequence));
     LOCKSTEP_TRY(check_tokens(segment.tokens, config.vocab_size));
     if (segment.capture && count > most_captured) {
       return fail(ErrorKind::Internal, "{} captured rows cannot be taken back, at most {} can", count, most_captured);
@@ -87,29 +93,44 @@ Result<std::int64_t> Runner::begin(std::span<const Segment> segments) {
   return rows;
 }
 
-Status Runner::ngram_embedding(std::span<const Segment> segments) {
+void Runner::add_row_ids(const Sequence& sequence, std::span<const std::int32_t> tokens, std::size_t first) {
   const artifact::ModelConfig& config = model_->config();
-  const auto heads = static_cast<std::size_t>(config.ngram_heads());
   std::vector<std::int64_t> window(static_cast<std::size_t>(config.ngram_size));
-  std::vector<std::uint64_t> rows(heads);
-  row_ids_.clear();
-  for (const Segment& segment : segments) {
-    const std::vector<std::int32_t>& past = segment.sequence->tokens();
-    for (std::size_t t = 0; t < segment.tokens.size(); ++t) {
-      for (std::size_t back = 0; back < window.size(); ++back) {
-        if (back <= t) {
-          window[back] = segment.tokens[t - back];
-        } else {
-          const std::size_t before = back - t;  // 1 is the newest token of the past
-          window[back] = before <= past.size() ? past[past.size() - before] : config.ngram_eos;
-        }
+  std::vector<std::uint64_t> rows(static_cast<std::size_t>(config.ngram_heads()));
+  const std::vector<std::int32_t>& past = sequence.tokens();
+  for (std::size_t t = first; t < tokens.size(); ++t) {
+    for (std::size_t back = 0; back < window.size(); ++back) {
+      if (back <= t) {
+        window[back] = tokens[t - back];
+      } else {
+        const std::size_t before = back - t;  // 1 is the newest token of the past
+        window[back] = before <= past.size() ? past[past.size() - before] : config.ngram_eos;
       }
-      artifact::cut_ngram_window(window, config.ngram_eos);
-      artifact::ngram_rows(model_->weights().ngram, window, rows);
-      for (const std::uint64_t row : rows) row_ids_.push_back(static_cast<std::int64_t>(row));
     }
+    artifact::cut_ngram_window(window, config.ngram_eos);
+    artifact::ngram_rows(model_->weights().ngram, window, rows);
+    for (const std::uint64_t row : rows) row_ids_.push_back(static_cast<std::int64_t>(row));
   }
-  return model_->backend().ngram_lookup(row_ids_, embedded_->floats());
+}
+
+Status Runner::prefetch(const Sequence& sequence, std::span<const std::int32_t> tokens, std::size_t first) {
+  if (model_->config().ple_layers.empty()) return {};
+  LOCKSTEP_TRY(check_tokens(tokens, model_->config().vocab_size));
+  row_ids_.clear();
+  add_row_ids(sequence, tokens, first);
+  return model_->backend().ngram_request(row_ids_);
+}
+
+/// The rows of the step are on their way from begin on; here, just before they are used, they must have arrived.
+Status Runner::ngram_embedding(std::span<const Segment> segments, std::int64_t layers_run,
+                               std::int64_t attention_layers_run) {
+  const Status status = model_->backend().ngram_lookup(row_ids_, embedded_->floats());
+  if (status || layers_run == 0) return status;
+  for (const Segment& segment : segments) {
+    // Captured rows only touch what commit() would take over, but for the ring of raw index keys.
+    if (!segment.capture || attention_layers_run > 0) segment.sequence->broken_ = true;
+  }
+  return status;
 }
 
 void Runner::bind_linear(std::span<const Segment> segments, std::int64_t index) {
@@ -166,10 +187,23 @@ Status Runner::finish(const backend::HyperWeights& mixer, const float* x, std::s
 }
 
 Status Runner::forward(std::span<const Segment> segments) {
+  const Status status = run_step(segments);
+  if (!status) {
+    // Pages made for rows that did not happen are no part of the state.
+    for (const Segment& segment : segments) segment.sequence->kv_.truncate(segment.sequence->length());
+  }
+  return status;
+}
+
+Status Runner::run_step(std::span<const Segment> segments) {
   backend::Backend& backend = model_->backend();
   const Weights& weights = model_->weights();
   const std::int64_t rows = LOCKSTEP_TRY(begin(segments));
-  if (!model_->config().ple_layers.empty()) LOCKSTEP_TRY(ngram_embedding(segments));
+  row_ids_.clear();
+  if (!model_->config().ple_layers.empty()) {
+    for (const Segment& segment : segments) add_row_ids(*segment.sequence, segment.tokens, 0);
+    LOCKSTEP_TRY(backend.ngram_request(row_ids_));
+  }
   ple_slots_.clear();
   wanted_.clear();
   std::int64_t first = 0;
@@ -185,6 +219,7 @@ Status Runner::forward(std::span<const Segment> segments) {
   std::int64_t linear = 0;
   std::int64_t attention = 0;
   for (std::size_t i = 0; i < weights.layers.size(); ++i) {
+    if (weights.layers[i].ple) LOCKSTEP_TRY(ngram_embedding(segments, static_cast<std::int64_t>(i), attention));
     if (weights.layers[i].kind == artifact::LayerKind::Linear) {
       bind_linear(segments, linear++);
     } else {
@@ -215,6 +250,7 @@ Result<std::int64_t> Runner::draft_input(std::span<const DraftSegment> segments,
   std::int64_t positions = 0;
   for (const DraftSegment& segment : segments) {
     const auto count = static_cast<std::int64_t>(segment.tokens.size());
+    LOCKSTEP_TRY(check_whole(*segment.sequence));
     LOCKSTEP_TRY(check_tokens(segment.tokens, model_->config().vocab_size));
     LOCKSTEP_TRY(segment.sequence->draft_->prepare(count));
     positions = std::max(positions, segment.sequence->draft_->length() + count);

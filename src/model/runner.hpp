@@ -37,8 +37,14 @@ class Runner {
   [[nodiscard]] std::int64_t max_rows() const { return max_rows_; }
 
   /// One step. On success every sequence has grown by its tokens (commit() must follow a captured one). Errors: Invalid
-  /// token id, Limit (context or memory), Io of the n-gram table; then the sequences are as they were before.
+  /// token id, Limit (context or memory), Io of the n-gram table; then the sequences are as they were before, but for
+  /// one case: table rows are read while the layers in front of the PLE layer run, and if that read fails, sequences
+  /// without capture are broken() (src/model/sequence.hpp). Steps after that fail before they touch anything.
   Status forward(std::span<const Segment> segments);
+  /// Starts reading the table rows of tokens[first..], where `tokens` are to follow those of the sequence: the next
+  /// chunk of a prompt before this one runs, or drafted tokens one by one. Does not wait, changes no sequence and may
+  /// be left out. Errors: Invalid token id, Io once a read of the table has failed.
+  Status prefetch(const Sequence& sequence, std::span<const std::int32_t> tokens, std::size_t first);
   /// One step of the draft layer; hidden rows may be rows of wide() or draft_wide().
   Status draft(std::span<const DraftSegment> segments);
   /// Only appends the rows' keys to the draft layer's cache; logits() and draft_wide() stay as they were.
@@ -57,7 +63,10 @@ class Runner {
  private:
   Runner(const Model& model, std::int64_t max_rows);
   Result<std::int64_t> begin(std::span<const Segment> segments);
-  Status ngram_embedding(std::span<const Segment> segments);
+  Status run_step(std::span<const Segment> segments);
+  /// Appends the table rows of tokens[first..], which follow those of the sequence.
+  void add_row_ids(const Sequence& sequence, std::span<const std::int32_t> tokens, std::size_t first);
+  Status ngram_embedding(std::span<const Segment> segments, std::int64_t layers_run, std::int64_t attention_layers_run);
   void layer(const LayerWeights& weights, std::int64_t rows, float* x);
   void bind_linear(std::span<const Segment> segments, std::int64_t index);
   Result<std::int64_t> draft_input(std::span<const DraftSegment> segments, float* x);

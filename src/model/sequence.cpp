@@ -89,10 +89,12 @@ Status Sequence::restore(std::span<const std::byte> saved) {
   if (ple_conv_) LOCKSTEP_TRY(ple_conv_->restore(reader));
   if (draft_) LOCKSTEP_TRY(draft_->restore(reader, header.draft_length));
   if (reader.left() != 0) return fail(ErrorKind::Invalid, "saved state has {} bytes too many", reader.left());
+  broken_ = false;
   return {};
 }
 
 Result<Sequence> Sequence::fork() const {
+  if (broken_) return fail(ErrorKind::Io, "a sequence that a failed step has broken cannot be forked");
   KvCache kv = LOCKSTEP_TRY(kv_.fork());
   ConvState conv = LOCKSTEP_TRY(conv_.fork());
   DeltaState delta = LOCKSTEP_TRY(delta_.fork());

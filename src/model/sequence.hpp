@@ -22,20 +22,24 @@ class Sequence {
   /// Rows in the draft layer's cache.
   [[nodiscard]] std::int64_t draft_length() const { return draft_ ? draft_->length() : 0; }
 
+  /// True after a step failed in the middle and left its mark on the state: no step takes the sequence any more, and it
+  /// can be neither saved nor forked, only restored or discarded.
+  [[nodiscard]] bool broken() const { return broken_; }
+
   /// Drops rows of the draft layer's cache beyond `length`.
   void truncate_draft(std::int64_t length) { draft_->truncate(length); }
 
   /// Ends a captured step of `rows` rows: the first `keep` happened, the others leave no trace.
   void commit(std::int64_t rows, std::int64_t keep);
 
-  /// The whole state as bytes: equal states give equal bytes. Not while a captured step is open. Without `draft` the
-  /// draft layer's part is left out (for comparisons; restore() wants it).
+  /// The whole state as bytes: equal states give equal bytes. Not while a captured step is open, and not of a broken
+  /// sequence. Without `draft` the draft layer's part is left out (for comparisons; restore() wants it).
   [[nodiscard]] std::vector<std::byte> save(bool draft = true) const;
   /// The same bytes cut into named parts, to say where two states differ.
   [[nodiscard]] std::vector<std::pair<std::string_view, std::vector<std::byte>>> save_parts(bool draft = true) const;
   /// Replaces the state by a saved one of a model with the same geometry and state type.
   Status restore(std::span<const std::byte> saved);
-  /// An independent copy; K/V pages are shared until one side writes.
+  /// An independent copy; K/V pages are shared until one side writes. Errors: Limit; Io of a broken sequence.
   [[nodiscard]] Result<Sequence> fork() const;
   [[nodiscard]] std::size_t bytes() const;
 
@@ -51,6 +55,7 @@ class Sequence {
   std::optional<ConvState> ple_conv_;
   std::optional<KvCache> draft_;
   NgramHistory history_;
+  bool broken_ = false;
 };
 
 }  // namespace lockstep::model

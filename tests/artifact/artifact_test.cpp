@@ -128,15 +128,28 @@ TEST(Artifact, PlanesOfTheNgramTableCanBeReadFromItsFile) {
   const NgramTableView& table = artifact->view().layers[1].ple->table;
   ASSERT_TRUE(table.table);
   EXPECT_TRUE(table.shards.empty());
-  const auto bytes = read_file(table.file, 1 << 24);
+  const auto bytes = read_file(table.files.at(0).path, 1 << 24);
   ASSERT_TRUE(bytes);
   const MatrixView& view = *table.table;
   const auto same = [&](std::uint64_t offset, const std::byte* plane, std::size_t row_bytes) {
     return std::memcmp(bytes->data() + offset, plane, row_bytes * static_cast<std::size_t>(table.rows)) == 0;
   };
-  EXPECT_TRUE(same(table.codes_offset, view.codes, view.code_row_bytes()));
-  EXPECT_TRUE(same(table.scales_offset, view.scales, view.scale_row_bytes()));
-  EXPECT_TRUE(same(table.biases_offset, view.biases, view.scale_row_bytes()));
+  EXPECT_TRUE(same(table.files[0].codes, view.codes, view.code_row_bytes()));
+  EXPECT_TRUE(same(table.files[0].scales, view.scales, view.scale_row_bytes()));
+  EXPECT_TRUE(same(table.files[0].biases, view.biases, view.scale_row_bytes()));
+}
+
+TEST(Artifact, ShardsOfTheNgramTableCanBeReadFromTheirFiles) {
+  const auto artifact = Artifact::open(LOCKSTEP_TEST_DATA "/toy-hf");
+  ASSERT_TRUE(artifact);
+  const NgramTableView& table = artifact->view().layers[1].ple->table;
+  ASSERT_EQ(table.files.size(), table.shards.size());
+  for (std::size_t i = 0; i < table.shards.size(); ++i) {
+    const auto bytes = read_file(table.files[i].path, 1 << 24);
+    ASSERT_TRUE(bytes);
+    const std::size_t size = static_cast<std::size_t>(table.rows_per_shard * table.dim) * 2;
+    EXPECT_EQ(std::memcmp(bytes->data() + table.files[i].codes, table.shards[i].data, size), 0) << "shard " << i;
+  }
 }
 
 TEST(Artifact, DenseNgramTableInASideFile) {

@@ -76,11 +76,7 @@ Result<BufferPtr> CpuBackend::upload(std::span<const float> vector) {
 }
 
 Status CpuBackend::set_ngram_table(const artifact::NgramTableView& table) {
-  table_ = table;
-  table_matrix_.reset();
-  table_shards_.clear();
-  if (table.table) table_matrix_ = std::make_unique<CpuMatrix>(*table.table);
-  for (const artifact::MatrixView& shard : table.shards) table_shards_.push_back(std::make_unique<CpuMatrix>(shard));
+  ngram_ = LOCKSTEP_TRY(open_ngram_store(table, kernels_, ngram_options_));
   return {};
 }
 

@@ -10,6 +10,7 @@
 
 #include "backend/backend.hpp"
 #include "backend/cpu/linear.hpp"
+#include "backend/ngram/ngram_store.hpp"
 #include "base/thread_pool.hpp"
 #include "kernels/cpu/kernels.hpp"
 
@@ -20,6 +21,7 @@ struct CpuOptions {
   std::string isa;                       ///< name of a kernel table; empty: LOCKSTEP_ISA, else the fastest
   std::int64_t min_work = 65536;         ///< multiply-adds that make a share of work worth a thread; tests lower it
   bool unquantised_activations = false;  ///< oracle: keep activations in binary32 in quantised products
+  NgramOptions ngram;
 };
 
 class CpuBackend final : public Backend {
@@ -35,11 +37,13 @@ class CpuBackend final : public Backend {
   Result<MatrixPtr> upload(const artifact::MatrixView& view) override;
   Result<BufferPtr> upload(std::span<const float> vector) override;
   Status set_ngram_table(const artifact::NgramTableView& table) override;
+  [[nodiscard]] const NgramStore* ngram_store() const override { return ngram_.get(); }
   Status configure(const artifact::ModelConfig& config, StateType state) override;
   Status prepare_positions(std::int64_t positions) override;
   Status reserve_rows(std::int64_t rows) override;
 
   void embed(const Matrix& embedding, std::span<const std::int32_t> tokens, float* x) override;
+  Status ngram_request(std::span<const std::int64_t> row_ids) override;
   Status ngram_lookup(std::span<const std::int64_t> row_ids, float* e) override;
   void ple_inject(const PleWeights& weights, const float* e, std::span<const PleSlot> slots, std::int64_t rows,
                   float* x) override;
@@ -63,7 +67,8 @@ class CpuBackend final : public Backend {
       : kernels_(kernels),
         pool_(options.threads),
         min_work_(options.min_work),
-        unquantised_(options.unquantised_activations) {}
+        unquantised_(options.unquantised_activations),
+        ngram_options_(options.ngram) {}
 
   /// Rows of scratch memory that only grow.
   class Scratch {
@@ -118,9 +123,8 @@ class CpuBackend final : public Backend {
   StateType state_ = StateType::BF16;
   kernels::ElementType element_ = kernels::ElementType::BF16;
   PageLayout layout_;
-  artifact::NgramTableView table_;
-  std::unique_ptr<CpuMatrix> table_matrix_;
-  std::vector<std::unique_ptr<CpuMatrix>> table_shards_;
+  NgramOptions ngram_options_;
+  std::unique_ptr<NgramStore> ngram_;
   std::vector<float> cos_, sin_;  ///< [positions, rotary_dim / 2]
   std::int64_t positions_ = 0;
   std::array<QuantisedStorage, 3> storage_, expert_storage_;

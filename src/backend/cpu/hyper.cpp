@@ -41,17 +41,12 @@ void CpuBackend::hyper_write(const float* inject, const float* y, std::int64_t r
   });
 }
 
+Status CpuBackend::ngram_request(std::span<const std::int64_t> row_ids) {
+  return ngram_->request(row_ids);
+}
+
 Status CpuBackend::ngram_lookup(std::span<const std::int64_t> row_ids, float* e) {
-  for (std::size_t i = 0; i < row_ids.size(); ++i) {
-    float* out = e + static_cast<std::int64_t>(i) * table_.dim;
-    if (table_matrix_ != nullptr) {
-      matrix_row(*table_matrix_, row_ids[i], out);
-    } else {
-      const std::int64_t shard = row_ids[i] / table_.rows_per_shard;
-      matrix_row(*table_shards_.at(static_cast<std::size_t>(shard)), row_ids[i] % table_.rows_per_shard, out);
-    }
-  }
-  return {};
+  return ngram_->gather(row_ids, e);
 }
 
 void CpuBackend::ple_inject(const PleWeights& weights, const float* e, std::span<const PleSlot> slots,
