@@ -24,6 +24,11 @@ backend::NgramOptions ngram_options(const EngineOptions& options, const artifact
   return ngram;
 }
 
+/// What CLI11 would read as a huge size.
+std::string not_negative(const std::string& text) {
+  return text.find('-') == std::string::npos ? "" : "a size cannot be negative: " + text;
+}
+
 }  // namespace
 
 void add_engine_options(CLI::App& command, EngineOptions& options) {
@@ -41,6 +46,7 @@ void add_engine_options(CLI::App& command, EngineOptions& options) {
       ->capture_default_str();
   command.add_option("--ple-cache", options.ple_cache, "Cache of the streamed n-gram table (default: 512M)")
       ->transform(CLI::AsSizeValue(false))
+      ->transform(CLI::Validator(not_negative, ""))  // the last transform added is the first applied
       ->type_name("BYTES");
 }
 
