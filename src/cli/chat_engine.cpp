@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <random>
 
+#include "backend/ngram/ngram_store.hpp"
 #include "base/progress.hpp"
 #include "cli/terminal.hpp"
 #include "text/reasoning.hpp"
@@ -87,6 +88,8 @@ std::string ChatEngine::describe() const {
   for (const decode::LaneInfo& lane : decode::known_lanes()) {
     text += fmt::format(", {} {}", lane.name, decode::verdict_text(lanes_.verdict(lane.id)));
   }
+  const backend::NgramStore* table = loaded_.model->backend().ngram_store();
+  if (table != nullptr) text += ", n-gram table " + backend::ngram_report(*table);
   return text;
 }
 

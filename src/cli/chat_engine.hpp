@@ -61,7 +61,7 @@ class ChatEngine {
                         const AnswerSink& sink, Answer& partial);
 
   [[nodiscard]] const decode::DecodeStats& stats() const { return decoder_->stats(); }
-  /// Device and lane verdicts, for statistics.
+  /// Device, lane verdicts and the n-gram table, for statistics.
   [[nodiscard]] std::string describe() const;
   [[nodiscard]] const AnswerOptions& options() const { return options_; }
 

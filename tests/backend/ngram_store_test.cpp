@@ -164,6 +164,9 @@ TEST(NgramStore, BytesReadAreThoseOfTheRows) {
     EXPECT_EQ(store->counters().bytes_read, 3U * 100);
     EXPECT_EQ(store->counters().hits, 2U);
     EXPECT_GT(store->counters().read_nanoseconds, 0U);
+    EXPECT_NE(ngram_report(*store).find("2 hits, 3 misses (0 read ahead), 0 evictions, 3 rows and 300 bytes read"),
+              std::string::npos)
+        << ngram_report(*store);
   }
 }
 

@@ -70,6 +70,9 @@ class NgramStore {
   [[nodiscard]] virtual std::string describe() const = 0;
 };
 
+/// describe() and the counters in one line, for statistics.
+[[nodiscard]] std::string ngram_report(const NgramStore& store);
+
 /// The store that `options` ask for. `view` and what it points to must outlive it. Errors: NotFound and Io of the
 /// files, Invalid when a file is shorter than the view says, Limit when memory or threads are not to be had, Usage for
 /// a cache smaller than one row.

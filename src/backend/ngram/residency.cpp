@@ -1,7 +1,5 @@
 #include "backend/ngram/residency.hpp"
 
-#include "base/memory.hpp"
-
 namespace lockstep::backend {
 
 NgramMode choose_residency(std::uint64_t table_bytes, std::uint64_t other_bytes, std::uint64_t available_bytes) {
@@ -15,15 +13,6 @@ std::uint64_t ngram_table_bytes(const artifact::NgramTableView& view) {
   const std::size_t row = matrix.quantised ? matrix.code_row_bytes() + 2 * matrix.scale_row_bytes()
                                            : static_cast<std::size_t>(matrix.cols) * artifact::dtype_size(matrix.dtype);
   return static_cast<std::uint64_t>(view.rows) * row;
-}
-
-Result<std::unique_ptr<NgramStore>> open_ngram_store(const artifact::NgramTableView& view,
-                                                     const kernels::Kernels& kernels, const NgramOptions& options) {
-  NgramMode mode = options.mode;
-  if (mode == NgramMode::Auto) {
-    mode = choose_residency(ngram_table_bytes(view), options.other_bytes, available_memory());
-  }
-  return mode == NgramMode::Streamed ? open_streamed_store(view, kernels, options) : open_resident_store(view, kernels);
 }
 
 }  // namespace lockstep::backend
