@@ -14,6 +14,12 @@ std::set<std::string> identity_files(const Artifact& artifact) {
   std::set<std::string> names{"config.json"};
   if (!artifact.identity().runtime_sha256.empty()) names.insert("mtplx_runtime.json");
   for (const TensorRecord& record : artifact.inventory()) names.insert(record.file);
+  // Tokenizer, template and generation defaults decide the output as much as weights do.
+  std::error_code unreadable;
+  for (const auto& entry : std::filesystem::directory_iterator(artifact.directory(), unreadable)) {
+    std::error_code ignored;
+    if (entry.is_regular_file(ignored)) names.insert(entry.path().filename().string());
+  }
   return names;
 }
 

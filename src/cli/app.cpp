@@ -39,7 +39,7 @@ constexpr const char* kExamples =
     "  lockstep run -p \"What does bank mean?\"   answer one prompt with the demo model\n"
     "  lockstep COMMAND --help                  options and examples of one command\n"
     "\n"
-    "Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.";
+    "Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted, 141 reader of the output gone.";
 
 void configure(CLI::App& app, CommandContext& context) {
   app.name("lockstep");
@@ -115,6 +115,7 @@ int run_app(int argc, char** argv) {
   reserve_standard_streams();
   // A reader that goes away is an error of write(), not a signal, so that files under way are cleaned up.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // likewise a file that grows beyond the shell's limit
   int code = kExitFailure;
   try {
     CommandContext context;

@@ -53,13 +53,13 @@ class Conversation {
   Result<bool> line(const std::string& text) {
     if (text == "/exit" || text == "/quit") return false;
     if (text == "/help") {
-      fmt::print(stderr, "{}", kHelp);
+      write_stderr(kHelp);
     } else if (text == "/reset") {
       reset();
     } else if (text == "/stats") {
       stats_ = !stats_;
     } else if (text.starts_with('/')) {
-      fmt::print(stderr, "unknown command '{}'; /help lists them\n", text);
+      write_stderr(fmt::format("unknown command '{}'; /help lists them\n", text));
     } else if (text.find_first_not_of(" \t") != std::string::npos) {
       LOCKSTEP_TRY(turn(text));
     }
@@ -87,7 +87,7 @@ class Conversation {
     LOCKSTEP_TRY(printer.finish());
     if (stdout_error() != 0) return answer ? Status{} : tl::unexpected(answer.error());
     if (!answer && answer.error().kind != ErrorKind::Cancelled) return give_up(answer.error());
-    if (!answer) fmt::print(stderr, "(stopped)\n");
+    if (!answer) write_stderr("(stopped)\n");
     // A stopped answer stays in the conversation as far as it went.
     messages_.push_back(
         {{"role", "assistant"}, {"reasoning_content", partial.reasoning}, {"content", partial.content}});
@@ -95,9 +95,10 @@ class Conversation {
     return {};
   }
 
-  /// A turn that failed is taken back; the conversation goes on.
+  /// A turn that failed is taken back and a person goes on; a script ends.
   Status give_up(const Error& error) {
-    fmt::print(stderr, "lockstep: {}\n", error.message);
+    if (!stdin_is_terminal()) return tl::unexpected(error);
+    write_stderr(fmt::format("lockstep: {}\n", error.message));
     messages_.erase(messages_.size() - 1);
     return {};
   }
@@ -113,7 +114,7 @@ Status chat(const Options& options) {
   const std::unique_ptr<ChatEngine> engine = LOCKSTEP_TRY(ChatEngine::create(options.engine, options.answer));
   Conversation conversation(*engine, interrupts);
   LineReader reader;
-  if (stdin_is_terminal()) fmt::print(stderr, "{}", kHelp);
+  if (stdin_is_terminal()) write_stderr(kHelp);
   for (;;) {
     interrupts.reset();
     const std::optional<std::string> line = reader.next();

@@ -4,7 +4,8 @@
 
 #include <CLI/App.hpp>
 #include <algorithm>
-#include <cstdio>
+#include <charconv>
+#include <limits>
 #include <random>
 
 #include "backend/ngram/ngram_store.hpp"
@@ -16,6 +17,22 @@
 
 namespace lockstep::cli {
 
+namespace {
+
+/// Accepts whole numbers of at most `most`; CLI11 itself would let a negative number wrap around.
+CLI::Validator whole_number(std::uint64_t most) {
+  return CLI::Validator(
+      [most](std::string& text) -> std::string {
+        std::uint64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool whole = error == std::errc() && end == text.data() + text.size() && value <= most;
+        return whole ? "" : fmt::format("'{}' is not a whole number from 0 to {}", text, most);
+      },
+      "N");
+}
+
+}  // namespace
+
 void add_answer_options(CLI::App& command, AnswerOptions& options) {
   command.add_option("--temperature", options.temperature, "Sampling temperature; 0 is greedy");
   command.add_option("--top-p", options.top_p, "Keep the most probable tokens up to this mass");
@@ -23,12 +40,13 @@ void add_answer_options(CLI::App& command, AnswerOptions& options) {
   command.add_option("--min-p", options.min_p, "Keep tokens with at least this share of the top probability");
   command.add_option("--presence-penalty", options.presence_penalty, "Subtracted once for tokens already written");
   command.add_option("--frequency-penalty", options.frequency_penalty, "Subtracted per occurrence of a token");
-  command.add_option("--seed", options.seed, "Seed of the draws (default: a fresh one, shown by --stats)");
+  command.add_option("--seed", options.seed, "Seed of the draws (default: a fresh one, shown by --stats)")
+      ->check(whole_number(std::numeric_limits<std::uint64_t>::max()));
   command.add_option("--draw", options.draw, "Draw rule")
       ->check(CLI::IsMember({"pcg64", "race"}))
       ->capture_default_str();
   command.add_option("--max-tokens", options.max_tokens, "Most tokens of an answer; 0: what the context holds")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number(std::uint64_t{1} << 40))
       ->capture_default_str();
   command.add_option("--stop", options.stop, "End the answer before this text (repeatable)");
   command.add_option("--system", options.system, "System message");
@@ -61,9 +79,24 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::create(const EngineOptions& engi
   std::vector<decode::TokenId> fallback;
   if (const auto eos = engine->tokenizer_.eos()) fallback.push_back(*eos);
   engine->defaults_ = LOCKSTEP_TRY(decode::read_generation_config(directory, engine->vocab_, fallback));
-  for (const std::string& warning : engine->defaults_.warnings) fmt::print(stderr, "lockstep: {}\n", warning);
+  for (const std::string& warning : engine->defaults_.warnings) write_stderr(fmt::format("lockstep: {}\n", warning));
+  LOCKSTEP_TRY(engine->check_options());
   LOCKSTEP_TRY(engine->make_decoder());
   return engine;
+}
+
+Status ChatEngine::check_options() const {
+  // What only a flag can have made wrong is wrong usage, found before the first prompt.
+  const auto usage = [](const Error& error) { return tl::unexpected(Error{ErrorKind::Usage, error.message}); };
+  if (const auto asked = request({}); !asked) return usage(asked.error());
+  if (const auto stop = text::StopMatcher::create(options_.stop); !stop) return usage(stop.error());
+  if (options_.effort.empty()) return {};
+  const auto tried = chat_prompt(OrderedJson::array({{{"role", "user"}, {"content", "?"}}}));
+  if (!tried) {
+    return fail(ErrorKind::Usage, "--effort {}: the model's chat template says: {}", options_.effort,
+                tried.error().message);
+  }
+  return {};
 }
 
 Status ChatEngine::make_decoder() {
@@ -212,12 +245,11 @@ Result<Answer> ChatEngine::answer(const Prompt& prompt, bool split, const std::f
 Status AnswerPrinter::print(std::string_view reasoning, std::string_view content) {
   if (!reasoning.empty()) {
     const std::string shown = styled(reasoning, Style::Dim, Stream::Err);
-    std::fwrite(shown.data(), 1, shown.size(), stderr);
-    std::fflush(stderr);
+    write_stderr(shown);
     reasoning_shown_ = true;
   }
   if (content.empty()) return {};
-  if (reasoning_shown_ && !content_shown_) fmt::print(stderr, "\n\n");
+  if (reasoning_shown_ && !content_shown_) write_stderr("\n\n");
   content_shown_ = true;
   line_open_ = content.back() != '\n';
   LOCKSTEP_TRY(write_stdout(content));
@@ -225,7 +257,7 @@ Status AnswerPrinter::print(std::string_view reasoning, std::string_view content
 }
 
 Status AnswerPrinter::finish() {
-  if (reasoning_shown_ && !content_shown_) fmt::print(stderr, "\n");
+  if (reasoning_shown_ && !content_shown_) write_stderr("\n");
   if (!line_open_) return {};
   line_open_ = false;
   LOCKSTEP_TRY(write_stdout("\n"));
@@ -237,16 +269,16 @@ void print_stats(const decode::DecodeStats& stats, const Answer& answer, const s
     return seconds > 0 ? static_cast<double>(count) / seconds : 0.0;
   };
   const std::int64_t fresh = stats.prompt_tokens - stats.reused_tokens;
-  fmt::print(stderr,
-             "{} prompt tokens ({} reused) in {:.2f} s ({:.0f}/s), {} tokens in {:.2f} s ({:.0f}/s), {}, seed {}, {}\n",
-             stats.prompt_tokens, stats.reused_tokens, stats.prefill_seconds, rate(fresh, stats.prefill_seconds),
-             stats.tokens, stats.decode_seconds, rate(stats.tokens, stats.decode_seconds),
-             answer.finish == decode::Finish::Length ? "length" : "stop", answer.seed, device);
+  write_stderr(fmt::format(
+      "{} prompt tokens ({} reused) in {:.2f} s ({:.0f}/s), {} tokens in {:.2f} s ({:.0f}/s), {}, seed {}, {}\n",
+      stats.prompt_tokens, stats.reused_tokens, stats.prefill_seconds, rate(fresh, stats.prefill_seconds), stats.tokens,
+      stats.decode_seconds, rate(stats.tokens, stats.decode_seconds),
+      answer.finish == decode::Finish::Length ? "length" : "stop", answer.seed, device));
   std::string depths;
   for (std::size_t i = 0; i < stats.drafted.size() && stats.drafted[i] > 0; ++i) {
     depths += fmt::format("{}{}/{}", i == 0 ? "" : ", ", stats.accepted[i], stats.drafted[i]);
   }
-  if (!depths.empty()) fmt::print(stderr, "{} forward passes, drafts kept by depth {}\n", stats.steps, depths);
+  if (!depths.empty()) write_stderr(fmt::format("{} forward passes, drafts kept by depth {}\n", stats.steps, depths));
 }
 
 }  // namespace lockstep::cli

@@ -73,6 +73,7 @@ class ChatEngine {
         template_(std::move(chat_template)) {}
   [[nodiscard]] Result<decode::DecodeRequest> request(const Prompt& prompt) const;
 
+  [[nodiscard]] Status check_options() const;
   Status make_decoder();
 
   LoadedModel loaded_;

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <CLI/App.hpp>
-#include <cstdio>
 
 #include "backend/cpu/cpu_backend.hpp"
 #include "backend/ngram/residency.hpp"
 #include "cli/options.hpp"
+#include "cli/terminal.hpp"
 
 namespace lockstep::cli {
 namespace {
@@ -60,7 +60,7 @@ Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
   loaded.artifact = std::make_unique<artifact::Artifact>(LOCKSTEP_TRY(artifact::Artifact::open(directory)));
   cpu.ngram = ngram_options(options, *loaded.artifact);
   std::unique_ptr<backend::Backend> backend = LOCKSTEP_TRY(backend::CpuBackend::create(cpu));
-  for (const std::string& warning : loaded.artifact->warnings()) fmt::print(stderr, "lockstep: {}\n", warning);
+  for (const std::string& warning : loaded.artifact->warnings()) write_stderr(fmt::format("lockstep: {}\n", warning));
   model::ModelOptions model_options;
   model_options.state = options.state == "f32" ? backend::StateType::F32 : backend::StateType::BF16;
   model_options.draft = draft;

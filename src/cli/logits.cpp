@@ -114,7 +114,8 @@ void add_logits(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("logits", "Write the logits of every position of a list of token ids");
   add_engine_options(*command, options->engine);
-  command->add_option("model", options->engine.model, "Model directory (same as --model)");
+  command->add_option("model", options->engine.model, "Model directory (same as --model)")
+      ->excludes(command->get_option("--model"));
   command->add_option("--ids", options->ids, "JSON file with a list of token ids")->required();
   command->add_option("--out", options->out, "safetensors file to write: logits [N, vocabulary] f32")->required();
   command->add_flag("--draft", options->draft, "Also run the draft head: mtp_logits [N, vocabulary]");

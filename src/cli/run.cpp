@@ -73,8 +73,10 @@ void add_run(CLI::App& app, CommandContext& context) {
   CLI::App* command = app.add_subcommand("run", "Answer one prompt; only the answer goes to standard output");
   add_engine_options(*command, options->engine);
   CLI::Option* prompt = command->add_option("-p,--prompt", options->prompt, "The prompt (default: standard input)");
-  command->add_flag("--raw", options->raw, "Complete the text as it is, without the chat template");
+  CLI::Option* raw = command->add_flag("--raw", options->raw, "Complete the text as it is, without the chat template");
   add_answer_options(*command, options->answer);
+  for (const char* of_template : {"--system", "--no-think", "--effort"})
+    raw->excludes(command->get_option(of_template));
   command->footer(
       "Examples:\n"
       "  lockstep run -p \"What does bank mean?\"\n"

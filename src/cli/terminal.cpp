@@ -74,6 +74,11 @@ Status write_stdout(std::string_view text) {
   return {};
 }
 
+void write_stderr(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
 Status flush_stdout() {
   if (first_stdout_error != 0) return stdout_failure();
   errno = 0;

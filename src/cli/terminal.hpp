@@ -31,6 +31,9 @@ Status write_stdout(std::string_view text);
 /// Hands buffered output to the system: after each piece of streamed text and at the end. Errors: Io.
 Status flush_stdout();
 
+/// Writes to standard error at once. A failure is ignored: a full log must not cost the answer.
+void write_stderr(std::string_view text);
+
 /// errno of the first failed write to standard output, 0 when there was none.
 [[nodiscard]] int stdout_error();
 

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include "artifact/artifact.hpp"
 #include "base/file.hpp"
@@ -97,6 +98,8 @@ Status verify(const Options& options) {
     const text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
     gates.vocab = std::min<std::int64_t>(gates.vocab, tokenizer.vocabulary_size());
   }
+  std::optional<AtomicFile> file;  // opened first: a wrong path is better known before the run
+  if (!options.receipt.empty()) file = LOCKSTEP_TRY(AtomicFile::create(options.receipt));
   std::unique_ptr<Progress> bar;
   const decode::GateReport report =
       LOCKSTEP_TRY(decode::run_gates(artifact, gates, [&](const std::string&, std::int64_t done, std::int64_t total) {
@@ -105,7 +108,10 @@ Status verify(const Options& options) {
       }));
   bar.reset();
   const OrderedJson json = receipt(artifact, options, report);
-  if (!options.receipt.empty()) LOCKSTEP_TRY(write_file(options.receipt, json.dump(2) + "\n"));
+  if (file) {
+    LOCKSTEP_TRY(file->write(json.dump(2) + "\n"));
+    LOCKSTEP_TRY(file->commit());
+  }
   LOCKSTEP_TRY(options.json ? write_stdout(json.dump(2) + "\n") : print_table(report));
   if (report.passed()) return {};
   return fail(ErrorKind::Internal, "results differ: this build must not be trusted on this machine");
@@ -117,9 +123,10 @@ void add_verify(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("verify", "Prove that the fast paths give the bytes of the plain one");
   add_model_option(*command, options->model);
-  command->add_option("model", options->model, "Model directory (same as --model)");
+  command->add_option("model", options->model, "Model directory (same as --model)")
+      ->excludes(command->get_option("--model"));
   command->add_option("--seconds", options->gates.seconds, "Time budget: no new case starts after it")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
   command->add_option("--tokens", options->gates.tokens, "Tokens generated per request")
       ->check(CLI::Range(1, 4096))
