@@ -182,36 +182,6 @@ TEST(CpuBackend, ProjectIsTheProductWithEveryRow) {
   }
 }
 
-TEST(CpuBackend, NgramRowsComeFromATableOrFromShards) {
-  const auto backend = CpuBackend::create(with_isa("scalar")).value();
-  WeightStore store(4);
-  const std::int64_t dim = 32;
-  const artifact::MatrixView whole = store.dense(12, dim, artifact::DType::BF16);
-  artifact::NgramTableView table;
-  table.rows = 12;
-  table.dim = dim;
-  table.table = whole;
-  const std::vector<std::int64_t> ids{0, 11, 5, 4, 4, 8};
-  std::vector<float> from_table(ids.size() * static_cast<std::size_t>(dim));
-  ASSERT_TRUE(backend->set_ngram_table(table));
-  ASSERT_TRUE(backend->ngram_lookup(ids, from_table.data()));
-  table.table.reset();
-  table.rows_per_shard = 4;
-  for (int shard = 0; shard < 3; ++shard) {
-    artifact::MatrixView part = whole;
-    part.rows = 4;
-    part.data += static_cast<std::size_t>(shard) * 4 * static_cast<std::size_t>(dim) * 2;
-    table.shards.push_back(part);
-  }
-  std::vector<float> from_shards(from_table.size());
-  ASSERT_TRUE(backend->set_ngram_table(table));
-  ASSERT_TRUE(backend->ngram_lookup(ids, from_shards.data()));
-  EXPECT_TRUE(same_bits(from_table, from_shards));
-  const auto rows = rows_of(CpuMatrix(whole), 0);
-  EXPECT_TRUE(same_bits(std::span(from_table).subspan(static_cast<std::size_t>(dim), static_cast<std::size_t>(dim)),
-                        std::span(rows).subspan(11 * static_cast<std::size_t>(dim), static_cast<std::size_t>(dim))));
-}
-
 /// What the rotation of `position` makes of a key, read from the page that attention stores it in.
 std::vector<float> stored_key(Rig& rig, std::int64_t position, const std::vector<float>& u) {
   const PageLayout layout = page_layout(rig.config, StateType::F32);

@@ -46,7 +46,7 @@ TEST_F(ArtifactCommands, InspectPrintsJsonWithHashes) {
   ASSERT_TRUE(json) << json.error().message;
   EXPECT_EQ(json->at("layout"), "pack");
   EXPECT_EQ(json->at("geometry").at("experts"), 8);
-  EXPECT_EQ(json->at("files").size(), 6U);
+  EXPECT_EQ(json->at("files").size(), 9U);
   std::uint64_t bytes = 0;
   for (const Json& family : json->at("families")) bytes += family.at("bytes").get<std::uint64_t>();
   EXPECT_EQ(json->at("bytes"), bytes);

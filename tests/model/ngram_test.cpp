@@ -75,8 +75,9 @@ TEST_P(NgramResidency, RowsReadAheadAreThoseThatTheStepNeeds) {
   const backend::NgramStore* store = model.model->backend().ngram_store();
   const std::uint64_t read = store->counters().rows_read;
   ASSERT_TRUE(step(runner, sequence, std::span(tokens).subspan(30, 20)));
-  ASSERT_TRUE(step(runner, sequence, std::span(tokens).subspan(50, 40), true));
-  sequence.commit(40, 40);
+  ASSERT_TRUE(step(runner, sequence, std::span(tokens).subspan(50, 32)));
+  ASSERT_TRUE(step(runner, sequence, std::span(tokens).subspan(82, 8), true));
+  sequence.commit(8, 8);
   EXPECT_EQ(store->counters().rows_read, read);
   const std::int32_t bad = 512;
   EXPECT_FALSE(runner.prefetch(sequence, {&bad, 1}, 0));
@@ -114,7 +115,8 @@ TEST_P(NgramResidency, AFailedReadBreaksOnlyTheSequencesOfItsStep) {
   // A broken sequence is refused for what it is, others for the table, and those are as they were.
   EXPECT_NE(step(runner, hit, std::span(tokens).first(1)).error().message.find("start again"), std::string::npos);
   for (const bool capture : {false, true}) {
-    EXPECT_EQ(step(runner, other, tokens, capture).error().message, first.error().message);
+    const std::span<const std::int32_t> rows = capture ? std::span(tokens).first(8) : std::span(tokens);
+    EXPECT_EQ(step(runner, other, rows, capture).error().message, first.error().message);
     EXPECT_FALSE(other.broken());
     EXPECT_EQ(other.save(), before);
   }
