@@ -184,7 +184,7 @@ class HistoryPart {
   }
   void restore(const Saved& saved, std::int64_t length) {
     Tokens tokens(static_cast<std::size_t>(length));
-    std::memcpy(tokens.data(), saved.data(), saved.size());
+    if (!saved.empty()) std::memcpy(tokens.data(), saved.data(), saved.size());
     history_ = {};
     history_.append(tokens);
   }
