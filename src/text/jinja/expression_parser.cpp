@@ -338,7 +338,10 @@ Result<ExprPtr> ExpressionParser::subscript(ExprPtr operand) {
       expr->operands.push_back(std::move(bound));
     }
   } else if (tokens_.is_symbol(",")) {
-    return fail(ErrorKind::Unsupported, "line {}: several indices in one pair of brackets", expr->line);
+    ExprPtr several = make(ExprKind::Tuple);
+    several->operands.push_back(std::move(first));
+    while (tokens_.skip_symbol(",")) several->operands.push_back(LOCKSTEP_TRY(expression()));
+    expr->operands.push_back(LOCKSTEP_TRY(finish(std::move(several))));
   } else {
     expr->operands.push_back(std::move(first));
   }
