@@ -151,6 +151,8 @@ class Backend {
 
   // Weights. Views may be kept: the artifact outlives the backend's weights.
   virtual Result<MatrixPtr> upload(const artifact::MatrixView& view) = 0;
+  /// A matrix of which only single rows are read (embed and draft_input), never a product.
+  virtual Result<MatrixPtr> upload_rows(const artifact::MatrixView& view) { return upload(view); }
   virtual Result<BufferPtr> upload(std::span<const float> vector) = 0;
   virtual Status set_ngram_table(const artifact::NgramTableView& table) = 0;
   /// Where the rows of the n-gram table come from, for statistics; nullptr without a table.

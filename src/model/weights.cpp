@@ -101,7 +101,7 @@ Result<DraftHead> upload_draft(const artifact::DraftView& view, Backend& backend
 
 Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend) {
   Weights weights;
-  weights.embedding = LOCKSTEP_TRY(backend.upload(view.embedding));
+  weights.embedding = LOCKSTEP_TRY(backend.upload_rows(view.embedding));
   weights.head = LOCKSTEP_TRY(backend.upload(view.head));
   for (const artifact::LayerView& layer : view.layers) {
     if (layer.ple) weights.ngram = layer.ple->hash;

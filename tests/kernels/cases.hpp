@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/cpu/kernels.hpp"
+#include "kernels/cpu/packed.hpp"
 #include "numerics/bits.hpp"
 
 namespace lockstep::kernels::test {
@@ -189,6 +190,25 @@ struct OwnedAffine {
   std::vector<std::uint8_t> codes;
   std::vector<std::byte> scales, biases;
   AffineMatrix view;
+};
+
+/// A matrix in the layout of the vector tables, made by `table`.
+struct OwnedPacked {
+  OwnedPacked(const Kernels& table, const AffineMatrix& matrix) {
+    const bool wide = matrix.scale_type != ElementType::BF16;
+    const std::int64_t blocks = packed_blocks(matrix.rows);
+    const std::int64_t block_bytes = matrix.cols / matrix.group * packed_group_bytes(matrix.bits, matrix.group, wide);
+    bytes.resize(static_cast<std::size_t>(blocks * block_bytes), std::byte{0xee});
+    // In two parts, as two threads would.
+    table.pack_blocks(matrix, 0, blocks / 2, bytes.data());
+    table.pack_blocks(matrix, blocks / 2, blocks, bytes.data() + blocks / 2 * block_bytes);
+    view = {bytes.data(), matrix.rows, matrix.cols, matrix.bits, matrix.group, wide};
+  }
+  OwnedPacked(const OwnedPacked&) = delete;
+  OwnedPacked& operator=(const OwnedPacked&) = delete;
+
+  std::vector<std::byte> bytes;
+  PackedMatrix view;
 };
 
 /// Activations and their quantised form.

@@ -73,11 +73,77 @@ TEST(Equality, AffineProducts) {
   }
 }
 
+TEST(Equality, PackedProducts) {
+  unsigned seed = 1000;
+  for (const int bits : kBits) {
+    for (const int group : kGroups) {
+      for (const ElementType type : kTypes) {
+        for (int round = 0; round < 6; ++round, ++seed) {
+          SCOPED_TRACE("seed " + std::to_string(seed) + ", " + std::to_string(bits) + " bits, group " +
+                       std::to_string(group));
+          Random random(seed);
+          const std::int64_t x_rows = random.between(1, 40);
+          const std::int64_t groups = random.between(1, 1400 / group);
+          const OwnedAffine matrix(random, random.between(1, 80), bits, group, groups, type, random.pick(kStyles));
+          const OwnedRows x(random.values(x_rows * groups * group, random.pick(kStyles)), x_rows, group);
+          // All rows in order, or some of them in any order.
+          QuantisedRows chosen = x.view;
+          std::vector<std::int32_t> source(static_cast<std::size_t>(random.between(1, 20)));
+          for (std::int32_t& row : source) row = static_cast<std::int32_t>(random.between(0, x_rows - 1));
+          const bool mapped = random.chance(2);
+          if (mapped) {
+            chosen.source = source.data();
+            chosen.rows = static_cast<std::int64_t>(source.size());
+          }
+          const std::int64_t blocks = packed_blocks(matrix.view.rows);
+          const auto [begin, end] = row_range(random, blocks);
+          const std::int64_t stride = matrix.view.rows + random.between(0, 3);
+          auto all = untouched(x_rows * stride);
+          law().affine_rows(matrix.view, x.view, 0, matrix.view.rows, all.data(), stride);
+          auto want = untouched(chosen.rows * stride);
+          for (std::int64_t t = 0; t < chosen.rows; ++t) {
+            const std::int64_t row = mapped ? source[static_cast<std::size_t>(t)] : t;
+            for (std::int64_t r = begin * kBlockRows; r < std::min(matrix.view.rows, end * kBlockRows); ++r) {
+              want[static_cast<std::size_t>(t * stride + r)] = all[static_cast<std::size_t>(row * stride + r)];
+            }
+          }
+          for (const Kernels* table : available_kernels()) {
+            if (table->packed_rows == nullptr) continue;
+            const OwnedPacked packed(*table, matrix.view);
+            auto out = untouched(chosen.rows * stride);
+            table->packed_rows(packed.view, chosen, begin, end, out.data(), stride);
+            expect_equal(Bits().add(out), Bits().add(want), table->name);
+          }
+        }
+      }
+    }
+  }
+}
+
+/// The largest sums: every code and every activation at its limit, in the longest group.
+TEST(Equality, ExtremeIntegers) {
+  for (const float sign : {1.0F, -1.0F}) {
+    Random random(1);
+    OwnedAffine matrix(random, 20, 8, 128, 8, ElementType::F32, Style::Normal);
+    std::fill(matrix.codes.begin(), matrix.codes.end(), std::uint8_t{255});
+    const OwnedRows x(std::vector<float>(3 * 8 * 128, sign), 3, 128);
+    for (const Kernels* table : available_kernels()) {
+      if (table->packed_rows == nullptr) continue;
+      const OwnedPacked packed(*table, matrix.view);
+      std::vector<float> out(60);
+      std::vector<float> want(60);
+      table->packed_rows(packed.view, x.view, 0, 2, out.data(), 20);
+      law().affine_rows(matrix.view, x.view, 0, 20, want.data(), 20);
+      expect_equal(Bits().add(out), Bits().add(want), table->name);
+    }
+  }
+}
+
 TEST(Equality, DenseProducts) {
   for_seeds(200, [](Random& random) {
     const ElementType type = random.pick(kTypes);
     const std::int64_t rows = random.between(1, 30);
-    const std::int64_t cols = random.between(1, 300);
+    const std::int64_t cols = random.chance(3) ? 32 * random.between(1, 20) : random.between(1, 300);
     const std::int64_t x_rows = random.between(1, 20);
     std::vector<std::byte> data = random.elements(rows * cols, type, random.pick(kStyles));
     const std::size_t skip = random.chance(2) ? 1 : 0;

@@ -66,6 +66,12 @@ void CpuBackend::write(std::byte* to, const void* host, std::size_t bytes) {
 }
 
 Result<MatrixPtr> CpuBackend::upload(const artifact::MatrixView& view) {
+  auto matrix = std::make_unique<CpuMatrix>(view);
+  if (integer(*matrix) && kernels_.pack_blocks != nullptr) LOCKSTEP_TRY(matrix->pack(kernels_, pool_));
+  return matrix;
+}
+
+Result<MatrixPtr> CpuBackend::upload_rows(const artifact::MatrixView& view) {
   return std::make_unique<CpuMatrix>(view);
 }
 
@@ -121,31 +127,27 @@ kernels::Rotation CpuBackend::rotation(std::int64_t position) const {
   return {cos_.data() + position * half, sin_.data() + position * half, half};
 }
 
-void CpuBackend::parallel(std::int64_t count, std::int64_t grain,
-                          const std::function<void(std::int64_t, std::int64_t)>& body) {
-  pool_.parallel_for(static_cast<std::size_t>(count), static_cast<std::size_t>(grain),
-                     [&body](std::size_t begin, std::size_t end) {
-                       body(static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end));
-                     });
-}
-
-void CpuBackend::matmul_rows(const CpuMatrix& matrix, std::int64_t index, Activations& x, std::int64_t begin,
-                             std::int64_t end, float* out, std::int64_t out_stride) {
+void CpuBackend::matmul_blocks(const CpuMatrix& matrix, std::int64_t index, Activations& x, std::int64_t begin,
+                               std::int64_t end, float* out) {
+  const std::int64_t stride = matrix.rows();
+  const std::int64_t first = begin * kernels::kBlockRows;
+  const std::int64_t last = std::min(stride, end * kernels::kBlockRows);
   if (!matrix.quantised()) {
-    kernels_.dense_rows(matrix.dense(index), x.x(), x.rows(), begin, end, out, out_stride);
+    kernels_.dense_rows(matrix.dense(index), x.x(), x.rows(), first, last, out, stride);
   } else if (unquantised_) {
-    kernels_.affine_rows_unquantised(matrix.affine(index), x.x(), x.rows(), begin, end, out, out_stride);
+    kernels_.affine_rows_unquantised(matrix.affine(index), x.x(), x.rows(), first, last, out, stride);
+  } else if (matrix.packed()) {
+    kernels_.packed_rows(matrix.packed(index), x.quantised(matrix.group()), begin, end, out, stride);
   } else {
-    kernels_.affine_rows(matrix.affine(index), x.quantised(matrix.group()), begin, end, out, out_stride);
+    kernels_.affine_rows(matrix.affine(index), x.quantised(matrix.group()), first, last, out, stride);
   }
 }
 
 void CpuBackend::matmul(const Matrix& matrix, Activations& x, float* out) {
   const auto& cpu = static_cast<const CpuMatrix&>(matrix);
-  if (cpu.quantised() && !unquantised_) x.quantised(cpu.group());  // before the threads start
-  const std::int64_t rows = (grain(cpu.cols() * x.rows()) + kRowGrain - 1) / kRowGrain * kRowGrain;
-  parallel(cpu.rows(), rows,
-           [&](std::int64_t begin, std::int64_t end) { matmul_rows(cpu, 0, x, begin, end, out, cpu.rows()); });
+  if (integer(cpu)) x.quantised(cpu.group());  // before the threads start
+  parallel(cpu.blocks(), grain(cpu.cols() * x.rows() * kernels::kBlockRows),
+           [&](std::int64_t begin, std::int64_t end) { matmul_blocks(cpu, 0, x, begin, end, out); });
 }
 
 void CpuBackend::matrix_row(const CpuMatrix& matrix, std::int64_t row, float* out) {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +34,7 @@ class CpuBackend final : public Backend {
   void read(void* host, const std::byte* from, std::size_t bytes) override;
   void write(std::byte* to, const void* host, std::size_t bytes) override;
   Result<MatrixPtr> upload(const artifact::MatrixView& view) override;
+  Result<MatrixPtr> upload_rows(const artifact::MatrixView& view) override;
   Result<BufferPtr> upload(std::span<const float> vector) override;
   Status set_ngram_table(const artifact::NgramTableView& table) override;
   [[nodiscard]] const NgramStore* ngram_store() const override { return ngram_.get(); }
@@ -85,13 +85,21 @@ class CpuBackend final : public Backend {
   Activations activations(const float* x, std::int64_t rows, std::int64_t cols) {
     return {kernels_, pool_, storage_, x, rows, cols};
   }
-  /// out[t * out_stride + r] for rows [begin, end) of matrix `index`; runs in the calling thread.
-  void matmul_rows(const CpuMatrix& matrix, std::int64_t index, Activations& x, std::int64_t begin, std::int64_t end,
-                   float* out, std::int64_t out_stride);
+  /// True when products of the matrix take quantised activations.
+  [[nodiscard]] bool integer(const CpuMatrix& matrix) const { return matrix.quantised() && !unquantised_; }
+  /// out[t * matrix.rows() + r] for the rows of the blocks [begin, end) of matrix `index`; runs in the calling thread.
+  void matmul_blocks(const CpuMatrix& matrix, std::int64_t index, Activations& x, std::int64_t begin, std::int64_t end,
+                     float* out);
   /// The whole matrix, split over the threads.
   void matmul(const Matrix& matrix, Activations& x, float* out);
   void matrix_row(const CpuMatrix& matrix, std::int64_t row, float* out);
-  void parallel(std::int64_t count, std::int64_t grain, const std::function<void(std::int64_t, std::int64_t)>& body);
+  template <class Body>
+  void parallel(std::int64_t count, std::int64_t grain, Body&& body) {
+    pool_.parallel_for(static_cast<std::size_t>(count), static_cast<std::size_t>(grain),
+                       [&body](std::size_t begin, std::size_t end) {
+                         body(static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end));
+                       });
+  }
   /// Items that one thread should take at least, when an item is `work` multiply-adds: waking a thread costs more than
   /// a few microseconds of work, on small models more than the whole operation.
   [[nodiscard]] std::int64_t grain(std::int64_t work) const { return std::max<std::int64_t>(1, min_work_ / work); }
@@ -110,8 +118,16 @@ class CpuBackend final : public Backend {
                         std::int32_t* positions, std::int64_t* counts);
   void attend_rows(std::span<const AttentionSlot> slots, const float* q, const std::int32_t* positions,
                    const std::int64_t* counts, std::int64_t rows, float* out);
-  void routed_experts(const MoeWeights& weights, Activations& input, const std::int32_t* chosen, float* hidden,
-                      float* outputs);
+  /// The (row, rank) pairs that chose one expert: places [first, first + count) of the order by expert.
+  struct ExpertGroup {
+    std::int64_t expert = 0, first = 0, count = 0;
+  };
+  void group_by_expert(const std::int32_t* chosen, std::int64_t rows);
+  template <class Body>
+  void each_expert(std::int64_t blocks, std::int64_t work, Body&& body);
+  void expert_blocks(const CpuMatrix& matrix, Activations& x, bool by_row, const ExpertGroup& group, std::int64_t begin,
+                     std::int64_t end, float* out);
+  const float* routed_experts(const MoeWeights& weights, Activations& input);
   [[nodiscard]] kernels::PagedKeys paged_keys(const AttentionSlot& slot) const;
   [[nodiscard]] std::int64_t max_attended() const { return config_.indexer_budget + config_.indexer_ratio; }
 
@@ -130,6 +146,10 @@ class CpuBackend final : public Backend {
   std::array<QuantisedStorage, 3> storage_, expert_storage_;
   std::array<Scratch, 12> scratch_;
   std::vector<std::int32_t> chosen_, selected_;
+  // Order of the (row, rank) pairs by expert: groups, the row of each place, the place of each pair.
+  std::vector<ExpertGroup> expert_groups_;
+  std::vector<std::int32_t> place_rows_;
+  std::vector<std::int64_t> places_, expert_starts_;
   std::vector<std::int64_t> counts_;
   std::vector<std::uint64_t> order_;
 };

@@ -18,8 +18,6 @@ void CpuBackend::experts(const MoeWeights& weights, const float* u, std::int64_t
   float* gate = floats(3, config_.shared_expert_dim);
   float* up = floats(4, config_.shared_expert_dim);
   float* shared = floats(5, hidden);
-  float* outputs = floats(6, ranks * hidden);
-  float* inner = floats(7, ranks * config_.expert_dim);
   Activations input = activations(u, rows, hidden);
   matmul(*weights.router, input, logits);
   matmul(*weights.shared_expert_gate, input, shared_logit);
@@ -30,97 +28,142 @@ void CpuBackend::experts(const MoeWeights& weights, const float* u, std::int64_t
   for (std::int64_t t = 0; t < rows; ++t) {
     kernels_.route(logits + t * n, n, ranks, chosen_.data() + t * ranks, rank_weights + t * ranks, order_.data());
   }
-  routed_experts(weights, input, chosen_.data(), inner, outputs);
+  group_by_expert(chosen_.data(), rows);
+  const float* outputs = routed_experts(weights, input);
   kernels_.silu_product(gate, up, rows * config_.shared_expert_dim, gate);
   Activations shared_inner = activations(gate, rows, config_.shared_expert_dim);
   matmul(*weights.shared_down, shared_inner, shared);
   parallel(rows, grain(ranks * hidden), [&](std::int64_t begin, std::int64_t end) {
     std::array<const float*, 64> parts{};
     for (std::int64_t t = begin; t < end; ++t) {
-      for (std::int64_t r = 0; r < ranks; ++r)
-        parts.at(static_cast<std::size_t>(r)) = outputs + (t * ranks + r) * hidden;
+      for (std::int64_t r = 0; r < ranks; ++r) {
+        parts.at(static_cast<std::size_t>(r)) = outputs + places_[static_cast<std::size_t>(t * ranks + r)] * hidden;
+      }
       kernels_.combine(parts.data(), rank_weights + t * ranks, ranks, shared + t * hidden, shared_logit[t], hidden,
                        y + t * hidden);
     }
   });
 }
 
-namespace {
-
-/// Which (row, rank) pairs chose each expert, in ascending order; experts without any are left out.
-struct Assignment {
-  std::int64_t expert = 0, first = 0, count = 0;
-};
-
-}  // namespace
-
-/// outputs [rows * ranks, hidden]: down(silu(gate u) * up u) of every chosen expert; inner [rows * ranks, expert_dim].
-void CpuBackend::routed_experts(const MoeWeights& weights, Activations& input, const std::int32_t* chosen, float* inner,
-                                float* outputs) {
+/// Sorts the (row, rank) pairs by expert; pairs of one expert keep their order.
+void CpuBackend::group_by_expert(const std::int32_t* chosen, std::int64_t rows) {
   const std::int64_t ranks = config_.experts_per_token;
-  const std::int64_t pairs = input.rows() * ranks;
+  const auto pairs = static_cast<std::size_t>(rows * ranks);
+  place_rows_.resize(std::max(place_rows_.size(), pairs));
+  places_.resize(std::max(places_.size(), pairs));
+  expert_starts_.assign(static_cast<std::size_t>(config_.experts) + 1, 0);
+  for (std::size_t i = 0; i < pairs; ++i) ++expert_starts_[static_cast<std::size_t>(chosen[i]) + 1];
+  expert_groups_.clear();
+  for (std::size_t e = 0; e < static_cast<std::size_t>(config_.experts); ++e) {
+    const std::int64_t count = expert_starts_[e + 1];
+    expert_starts_[e + 1] += expert_starts_[e];
+    if (count > 0) expert_groups_.push_back({static_cast<std::int64_t>(e), expert_starts_[e], count});
+  }
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const std::int64_t place = expert_starts_[static_cast<std::size_t>(chosen[i])]++;
+    places_[i] = place;
+    place_rows_[static_cast<std::size_t>(place)] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) / ranks);
+  }
+}
+
+/// Calls body(group, begin, end) so that every block of every chosen expert's matrix is done once. Threads get equal
+/// shares of the work, not of the blocks: an expert that many rows chose counts more. `work`: multiply-adds of one
+/// block for one row.
+template <class Body>
+void CpuBackend::each_expert(std::int64_t blocks, std::int64_t work, Body&& body) {
+  // A block's weights are read once whatever the rows; that costs about as much as computing a few of them.
+  constexpr std::int64_t kReadCost = 3;
+  std::int64_t total = 0;
+  for (const ExpertGroup& group : expert_groups_) total += (group.count + kReadCost) * blocks;
+  parallel(total, grain(work), [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t start = 0;
+    for (const ExpertGroup& group : expert_groups_) {
+      const std::int64_t cost = group.count + kReadCost;
+      const auto block_at = [&](std::int64_t unit) {
+        return std::clamp<std::int64_t>((unit - start + cost - 1) / cost, 0, blocks);
+      };
+      const std::int64_t first = begin <= start ? 0 : block_at(begin);
+      const std::int64_t last = end <= start ? 0 : block_at(end);
+      if (first < last) body(group, first, last);
+      start += cost * blocks;
+    }
+  });
+}
+
+/// Blocks of one expert's matrix for its rows. `by_row`: x holds the rows of the call; otherwise it is in order of
+/// places. out [places, matrix rows].
+void CpuBackend::expert_blocks(const CpuMatrix& matrix, Activations& x, bool by_row, const ExpertGroup& group,
+                               std::int64_t begin, std::int64_t end, float* out) {
+  float* to = out + group.first * matrix.rows();
+  if (!integer(matrix)) {
+    Activations part(kernels_, pool_, expert_storage_, x.x() + group.first * matrix.cols(), group.count, matrix.cols());
+    matmul_blocks(matrix, group.expert, part, begin, end, to);
+    return;
+  }
+  kernels::QuantisedRows rows = x.quantised(matrix.group());
+  rows.rows = group.count;
+  if (by_row) {
+    rows.source = place_rows_.data() + group.first;
+  } else {
+    const std::int64_t groups = rows.cols / rows.group;
+    rows.values += group.first * rows.cols;
+    rows.steps += group.first * groups;
+    rows.sums += group.first * groups;
+  }
+  if (matrix.packed()) {
+    kernels_.packed_rows(matrix.packed(group.expert), rows, begin, end, to, matrix.rows());
+  } else {
+    kernels_.affine_rows(matrix.affine(group.expert), rows, begin * kernels::kBlockRows,
+                         std::min(matrix.rows(), end * kernels::kBlockRows), to, matrix.rows());
+  }
+}
+
+/// down(silu(gate u) * up u) of every chosen expert: [places, hidden].
+const float* CpuBackend::routed_experts(const MoeWeights& weights, Activations& input) {
+  const std::int64_t places = input.rows() * config_.experts_per_token;
   const std::int64_t width = config_.expert_dim;
   const std::int64_t hidden = config_.hidden_size;
   const auto& gate = static_cast<const CpuMatrix&>(*weights.gate);
   const auto& up = static_cast<const CpuMatrix&>(*weights.up);
   const auto& down = static_cast<const CpuMatrix&>(*weights.down);
+  float* gated = scratch_[6].floats(static_cast<std::size_t>(places * width));
+  float* inner = scratch_[7].floats(static_cast<std::size_t>(places * width));
+  float* result = scratch_[8].floats(static_cast<std::size_t>(places * hidden));
 
-  std::vector<std::int64_t> order(static_cast<std::size_t>(pairs));
-  for (std::int64_t i = 0; i < pairs; ++i) order[static_cast<std::size_t>(i)] = i;
-  std::sort(order.begin(), order.end(),
-            [&](std::int64_t a, std::int64_t b) { return chosen[a] != chosen[b] ? chosen[a] < chosen[b] : a < b; });
-  std::vector<Assignment> groups;
-  for (std::int64_t i = 0; i < pairs; ++i) {
-    const std::int64_t expert = chosen[order[static_cast<std::size_t>(i)]];
-    if (groups.empty() || groups.back().expert != expert) groups.push_back({expert, i, 0});
-    ++groups.back().count;
+  // Packed matrices take the rows of the call by number, quantised once for all experts; others want them in order of
+  // places.
+  const bool by_row = gate.packed() && up.packed();
+  const float* in = input.x();
+  if (!by_row) {
+    float* gathered = scratch_[9].floats(static_cast<std::size_t>(places * hidden));
+    for (std::int64_t i = 0; i < places; ++i) {
+      std::copy_n(in + place_rows_[static_cast<std::size_t>(i)] * hidden, hidden, gathered + i * hidden);
+    }
+    in = gathered;
   }
-
-  // Rows gathered per expert, so that a group's rows are consecutive.
-  float* x = scratch_[8].floats(static_cast<std::size_t>(pairs * hidden));
-  float* gated = scratch_[9].floats(static_cast<std::size_t>(pairs * width));
-  float* result = scratch_[10].floats(static_cast<std::size_t>(pairs * hidden));
-  for (std::int64_t i = 0; i < pairs; ++i) {
-    std::copy_n(input.x() + order[static_cast<std::size_t>(i)] / ranks * hidden, hidden, x + i * hidden);
+  Activations gathered(kernels_, pool_, expert_storage_, in, places, hidden);
+  Activations& x = by_row ? input : gathered;
+  for (const CpuMatrix* matrix : {&gate, &up}) {
+    if (integer(*matrix)) x.quantised(matrix->group());  // before the threads start
   }
-  const auto each = [&](const CpuMatrix& matrix, const float* in, std::array<QuantisedStorage, 3>& storage, float* to) {
-    // One parallel loop over the output rows of all groups.
-    Activations all(kernels_, pool_, storage, in, pairs, matrix.cols());
-    const bool integer = matrix.quantised() && !unquantised_;
-    if (integer) all.quantised(matrix.group());
-    parallel(static_cast<std::int64_t>(groups.size()) * matrix.rows(), std::max(kRowGrain, grain(matrix.cols())),
-             [&](std::int64_t begin, std::int64_t end) {
-               while (begin < end) {
-                 const Assignment& group = groups[static_cast<std::size_t>(begin / matrix.rows())];
-                 const std::int64_t row = begin % matrix.rows();
-                 const std::int64_t stop = std::min(matrix.rows(), row + end - begin);
-                 float* out = to + group.first * matrix.rows();
-                 if (integer) {
-                   kernels::QuantisedRows part = all.quantised(matrix.group());
-                   const std::int64_t per_row = part.cols / part.group;
-                   part.values += group.first * part.cols;
-                   part.steps += group.first * per_row;
-                   part.sums += group.first * per_row;
-                   part.rows = group.count;
-                   kernels_.affine_rows(matrix.affine(group.expert), part, row, stop, out, matrix.rows());
-                 } else {
-                   Activations part(kernels_, pool_, storage, in + group.first * matrix.cols(), group.count,
-                                    matrix.cols());
-                   matmul_rows(matrix, group.expert, part, row, stop, out, matrix.rows());
-                 }
-                 begin += stop - row;
-               }
-             });
-  };
-  each(gate, x, expert_storage_, gated);
-  each(up, x, expert_storage_, inner);
-  parallel(pairs, grain(8 * width), [&](std::int64_t begin, std::int64_t end) {
-    kernels_.silu_product(gated + begin * width, inner + begin * width, (end - begin) * width, gated + begin * width);
-  });
-  each(down, gated, expert_storage_, result);
-  for (std::int64_t i = 0; i < pairs; ++i) {
-    std::copy_n(result + i * hidden, hidden, outputs + order[static_cast<std::size_t>(i)] * hidden);
-  }
+  each_expert(gate.blocks(), 2 * hidden * kernels::kBlockRows,
+              [&](const ExpertGroup& group, std::int64_t begin, std::int64_t end) {
+                expert_blocks(gate, x, by_row, group, begin, end, gated);
+                expert_blocks(up, x, by_row, group, begin, end, inner);
+                const std::int64_t first = begin * kernels::kBlockRows;
+                const std::int64_t count = std::min(width, end * kernels::kBlockRows) - first;
+                for (std::int64_t i = group.first; i < group.first + group.count; ++i) {
+                  float* to = gated + i * width + first;
+                  kernels_.silu_product(to, inner + i * width + first, count, to);
+                }
+              });
+  Activations products(kernels_, pool_, expert_storage_, gated, places, width);
+  if (integer(down)) products.quantised(down.group());
+  each_expert(down.blocks(), width * kernels::kBlockRows,
+              [&](const ExpertGroup& group, std::int64_t begin, std::int64_t end) {
+                expert_blocks(down, products, false, group, begin, end, result);
+              });
+  return result;
 }
 
 }  // namespace lockstep::backend

@@ -1,5 +1,12 @@
 #include "backend/cpu/linear.hpp"
 
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/checked.hpp"
+
 namespace lockstep::backend {
 namespace {
 
@@ -27,6 +34,39 @@ kernels::AffineMatrix CpuMatrix::affine(std::int64_t index) const {
           cols(),
           view_.bits,
           view_.group};
+}
+
+Status CpuMatrix::pack(const kernels::Kernels& kernels, ThreadPool& pool) {
+  constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+  const bool wide = view_.scale_dtype != artifact::DType::BF16;
+  const std::int64_t block_bytes = cols() / group() * kernels::packed_group_bytes(view_.bits, group(), wide);
+  packed_bytes_ = blocks() * block_bytes;
+  const auto bytes = static_cast<std::uint64_t>(count() * packed_bytes_);
+  // Large matrices start at a huge page, so that the system can back them with such.
+  const std::uint64_t alignment = bytes >= kHugePage ? kHugePage : 64;
+  const std::optional<std::uint64_t> rounded = checked_round_up(std::max<std::uint64_t>(bytes, 1), alignment);
+  if (!rounded) return fail(ErrorKind::Limit, "{}: {} bytes are too many", view_.name, bytes);
+  packed_ = LOCKSTEP_TRY(aligned_block(alignment, *rounded));
+  if (alignment == kHugePage) ::madvise(packed_.get(), *rounded, MADV_HUGEPAGE);  // a hint: failure changes no result
+  const std::int64_t total = count() * blocks();
+  const std::int64_t grain = std::max<std::int64_t>(1, (1 << 16) / block_bytes);
+  pool.parallel_for(static_cast<std::size_t>(total), static_cast<std::size_t>(grain),
+                    [&](std::size_t b, std::size_t e) {
+                      const auto end = static_cast<std::int64_t>(e);
+                      for (auto at = static_cast<std::int64_t>(b); at < end;) {
+                        const std::int64_t index = at / blocks();
+                        const std::int64_t first = at % blocks();
+                        const std::int64_t last = std::min(blocks(), first + end - at);
+                        kernels.pack_blocks(affine(index), first, last, packed_.get() + at * block_bytes);
+                        at += last - first;
+                      }
+                    });
+  return {};
+}
+
+kernels::PackedMatrix CpuMatrix::packed(std::int64_t index) const {
+  return {packed_.get() + index * packed_bytes_,     rows(), cols(), view_.bits, view_.group,
+          view_.scale_dtype != artifact::DType::BF16};
 }
 
 kernels::DenseMatrix CpuMatrix::dense(std::int64_t index) const {

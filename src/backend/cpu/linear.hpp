@@ -6,26 +6,34 @@
 #include <vector>
 
 #include "backend/backend.hpp"
+#include "backend/ngram/memory_block.hpp"
 #include "base/thread_pool.hpp"
-#include "kernels/cpu/kernels.hpp"
+#include "kernels/cpu/packed.hpp"
 
 namespace lockstep::backend {
 
-/// Output rows that a thread takes at a time.
-inline constexpr std::int64_t kRowGrain = 16;
-
-/// A stack of matrices in the artifact's own layout, read from the mapped file.
+/// A stack of matrices. Rows are read in the artifact's own layout from the mapped file; products use the layout of the
+/// vector kernels after pack().
 class CpuMatrix final : public Matrix {
  public:
   explicit CpuMatrix(const artifact::MatrixView& view) : Matrix(view.count, view.rows, view.cols), view_(view) {}
 
+  /// Lays the codes out for the vector kernels of `kernels`. Errors: Limit.
+  Status pack(const kernels::Kernels& kernels, ThreadPool& pool);
+
   [[nodiscard]] bool quantised() const { return view_.quantised; }
   [[nodiscard]] int group() const { return view_.group; }
+  [[nodiscard]] bool packed() const { return packed_ != nullptr; }
+  [[nodiscard]] kernels::PackedMatrix packed(std::int64_t index) const;
+  /// Blocks of kernels::kBlockRows output rows: the unit in which threads share a product.
+  [[nodiscard]] std::int64_t blocks() const { return kernels::packed_blocks(rows()); }
   [[nodiscard]] kernels::AffineMatrix affine(std::int64_t index) const;
   [[nodiscard]] kernels::DenseMatrix dense(std::int64_t index) const;
 
  private:
   artifact::MatrixView view_;
+  MemoryBlock<std::byte> packed_;
+  std::int64_t packed_bytes_ = 0;  ///< of one matrix
 };
 
 /// Memory for quantised activations, reused between operations.

@@ -29,6 +29,14 @@ struct AffineMatrix {
   int bits = 4, group = 64;
 };
 
+/// Affine weights re-laid for vector kernels (src/kernels/cpu/packed.hpp): blocks of 16 output rows, 64-byte aligned.
+struct PackedMatrix {
+  const std::byte* data = nullptr;
+  std::int64_t rows = 0, cols = 0;
+  int bits = 4, group = 64;
+  bool wide_scales = false;  ///< scales and biases are binary32, not bf16
+};
+
 struct DenseMatrix {
   const std::byte* data = nullptr;
   ElementType type = ElementType::BF16;
@@ -42,6 +50,8 @@ struct QuantisedRows {
   const std::int32_t* sums = nullptr;
   std::int64_t rows = 0, cols = 0;
   int group = 64;
+  /// Only for packed_rows(): activation row t of the product is row source[t]; null when it is row t.
+  const std::int32_t* source = nullptr;
 };
 
 /// One layer's keys and values of one sequence in pages of kPageTokens positions. Inside a page the layer's block holds
@@ -86,6 +96,12 @@ struct Kernels {
                                   std::int64_t end, float* out, std::int64_t out_stride);
   void (*dense_rows)(const DenseMatrix&, const float* x, std::int64_t x_rows, std::int64_t begin, std::int64_t end,
                      float* out, std::int64_t out_stride);
+  /// Vector tables only, else null. Lays out the blocks [begin, end) of 16 output rows; `out` is the first block's
+  /// place, packed_block_bytes() each.
+  void (*pack_blocks)(const AffineMatrix&, std::int64_t begin, std::int64_t end, std::byte* out);
+  /// affine_rows() for the rows of the blocks [begin, end).
+  void (*packed_rows)(const PackedMatrix&, const QuantisedRows&, std::int64_t begin, std::int64_t end, float* out,
+                      std::int64_t out_stride);
   void (*affine_row)(const AffineMatrix&, std::int64_t row, float* out);  ///< one row, dequantised: fma(s, q, b)
   void (*dense_row)(const DenseMatrix&, std::int64_t row, float* out);
 

@@ -1,0 +1,114 @@
+// Sixteen 32-bit lanes in two AVX2 registers.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "numerics/portable.hpp"
+
+namespace lockstep::kernels::avx2 {
+
+struct Isa {
+  struct Int {
+    __m256i low, high;
+  };
+  struct Float {
+    __m256 low, high;
+  };
+  static constexpr int kTileRows = 4;
+  static constexpr bool kFusedDot = false;
+
+  static constexpr int kDenseRows = 3, kDenseOutputs = 1, kDenseOutputsOne = 2;
+
+  LOCKSTEP_INLINE static Int zero_int() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  LOCKSTEP_INLINE static Float zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+  LOCKSTEP_INLINE static Int load(const std::byte* data) {
+    const auto* words = reinterpret_cast<const __m256i*>(data);
+    return {_mm256_loadu_si256(words), _mm256_loadu_si256(words + 1)};
+  }
+  LOCKSTEP_INLINE static Int either(Int a, Int b) {
+    return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)};
+  }
+  LOCKSTEP_INLINE static Int add_int(Int a, Int b) {
+    return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
+  }
+
+  /// (word >> Shift) & Mask in both halves of every lane; a negative shift is one to the left.
+  template <int Shift, unsigned Mask>
+  LOCKSTEP_INLINE static Int field(Int word) {
+    return {field_half<Shift, Mask>(word.low), field_half<Shift, Mask>(word.high)};
+  }
+
+  /// sum + low half * a[0] + high half * a[1], exact.
+  LOCKSTEP_INLINE static Int dot(Int sum, Int pair, const std::int16_t* a) {
+    std::int32_t both;
+    std::memcpy(&both, a, 4);
+    const __m256i x = _mm256_set1_epi32(both);
+    return {_mm256_add_epi32(sum.low, _mm256_madd_epi16(pair.low, x)),
+            _mm256_add_epi32(sum.high, _mm256_madd_epi16(pair.high, x))};
+  }
+
+  LOCKSTEP_INLINE static Float to_float(Int x) { return {_mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high)}; }
+  LOCKSTEP_INLINE static Float broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+  LOCKSTEP_INLINE static Float add(Float a, Float b) {
+    return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+  }
+  LOCKSTEP_INLINE static Float mul(Float a, Float b) {
+    return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+  }
+  LOCKSTEP_INLINE static Float fma(Float a, Float b, Float c) {
+    return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+  }
+
+  /// Sixteen bf16 or binary32 numbers.
+  LOCKSTEP_INLINE static Float load_scales(const std::byte* data, bool wide) {
+    return wide ? load_floats(reinterpret_cast<const float*>(data)) : load_bf16(data);
+  }
+  LOCKSTEP_INLINE static Float load_bf16(const std::byte* data) {
+    const auto* halves = reinterpret_cast<const __m128i*>(data);
+    return {widen(_mm_loadu_si128(halves)), widen(_mm_loadu_si128(halves + 1))};
+  }
+  LOCKSTEP_INLINE static Float load_floats(const float* data) {
+    return {_mm256_loadu_ps(data), _mm256_loadu_ps(data + 8)};
+  }
+  LOCKSTEP_INLINE static void store(float* out, Float x, int count) {
+    if (count == 16) {
+      _mm256_storeu_ps(out, x.low);
+      _mm256_storeu_ps(out + 8, x.high);
+      return;
+    }
+    float all[16];
+    _mm256_storeu_ps(all, x.low);
+    _mm256_storeu_ps(all + 8, x.high);
+    std::memcpy(out, all, sizeof(float) * static_cast<std::size_t>(count));
+  }
+  /// Lane j += lane j + 8, then + 4, + 2, + 1.
+  LOCKSTEP_INLINE static float fold16(Float x) {
+    const __m256 eight = _mm256_add_ps(x.low, x.high);
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+  }
+
+  /// Fetches the lines that a thread reads a little later.
+  template <int Bytes>
+  LOCKSTEP_INLINE static void prefetch(const std::byte* data) {
+    for (int i = 0; i < Bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(data) + 4096 + i, _MM_HINT_T0);
+  }
+
+ private:
+  template <int Shift, unsigned Mask>
+  LOCKSTEP_INLINE static __m256i field_half(__m256i word) {
+    if constexpr (Shift > 0) word = _mm256_srli_epi32(word, Shift);
+    if constexpr (Shift < 0) word = _mm256_slli_epi32(word, -Shift);
+    return _mm256_and_si256(word, _mm256_set1_epi32(static_cast<int>(Mask * 0x10001U)));
+  }
+  LOCKSTEP_INLINE static __m256 widen(__m128i halves) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+};
+
+}  // namespace lockstep::kernels::avx2

@@ -1,0 +1,76 @@
+// Sixteen 32-bit lanes in one AVX-512 register; integer products by VNNI.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "numerics/portable.hpp"
+
+namespace lockstep::kernels::avx512 {
+
+struct Isa {
+  using Int = __m512i;
+  using Float = __m512;
+  static constexpr int kTileRows = 8;
+  static constexpr bool kFusedDot = true;  ///< dot() is one instruction with a latency of several cycles
+
+  static constexpr int kDenseRows = 6, kDenseOutputs = 2, kDenseOutputsOne = 4;
+
+  LOCKSTEP_INLINE static Int zero_int() { return _mm512_setzero_si512(); }
+  LOCKSTEP_INLINE static Float zero() { return _mm512_setzero_ps(); }
+  LOCKSTEP_INLINE static Int load(const std::byte* data) { return _mm512_loadu_si512(data); }
+  LOCKSTEP_INLINE static Int either(Int a, Int b) { return _mm512_or_si512(a, b); }
+  LOCKSTEP_INLINE static Int add_int(Int a, Int b) { return _mm512_add_epi32(a, b); }
+
+  /// (word >> Shift) & Mask in both halves of every lane; a negative shift is one to the left.
+  template <int Shift, unsigned Mask>
+  LOCKSTEP_INLINE static Int field(Int word) {
+    if constexpr (Shift > 0) word = _mm512_srli_epi32(word, Shift);
+    if constexpr (Shift < 0) word = _mm512_slli_epi32(word, -Shift);
+    return _mm512_and_si512(word, _mm512_set1_epi32(static_cast<int>(Mask * 0x10001U)));
+  }
+
+  /// sum + low half * a[0] + high half * a[1], exact.
+  LOCKSTEP_INLINE static Int dot(Int sum, Int pair, const std::int16_t* a) {
+    std::int32_t both;
+    std::memcpy(&both, a, 4);
+    return _mm512_dpwssd_epi32(sum, pair, _mm512_set1_epi32(both));
+  }
+
+  LOCKSTEP_INLINE static Float to_float(Int x) { return _mm512_cvtepi32_ps(x); }
+  LOCKSTEP_INLINE static Float broadcast(float x) { return _mm512_set1_ps(x); }
+  LOCKSTEP_INLINE static Float add(Float a, Float b) { return _mm512_add_ps(a, b); }
+  LOCKSTEP_INLINE static Float mul(Float a, Float b) { return _mm512_mul_ps(a, b); }
+  LOCKSTEP_INLINE static Float fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
+
+  /// Sixteen bf16 or binary32 numbers.
+  LOCKSTEP_INLINE static Float load_scales(const std::byte* data, bool wide) {
+    return wide ? _mm512_loadu_ps(data) : load_bf16(data);
+  }
+  LOCKSTEP_INLINE static Float load_bf16(const std::byte* data) {
+    const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(data)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+  }
+  LOCKSTEP_INLINE static Float load_floats(const float* data) { return _mm512_loadu_ps(data); }
+  LOCKSTEP_INLINE static void store(float* out, Float x, int count) {
+    _mm512_mask_storeu_ps(out, static_cast<__mmask16>((1U << count) - 1U), x);
+  }
+  /// Lane j += lane j + 8, then + 4, + 2, + 1.
+  LOCKSTEP_INLINE static float fold16(Float x) {
+    __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+  }
+
+  /// Fetches the lines that a thread reads a little later.
+  template <int Bytes>
+  LOCKSTEP_INLINE static void prefetch(const std::byte* data) {
+    for (int i = 0; i < Bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(data) + 4096 + i, _MM_HINT_T0);
+  }
+};
+
+}  // namespace lockstep::kernels::avx512
