@@ -23,6 +23,10 @@ struct DecodeRequest {
   std::vector<TokenId> stop_ids;  ///< ascending; the stop token itself is not emitted
   std::int64_t max_tokens = 0;    ///< emitted at most; 0: as many as the context holds
   std::int64_t vocab = 0;         ///< usable vocabulary: ids from here on are never emitted
+  bool prompt_only = false;       ///< nothing is drawn after the prompt
+  bool logprobs = false;          ///< keep the log-probabilities of every emitted token
+  bool prompt_logprobs = false;   ///< and of the prompt's own tokens
+  std::int64_t top_logprobs = 0;  ///< and of that many most probable tokens, at most kMaxTopLogprobs
   /// Verification: go on after the prompt with a fork of a restored copy of the sequence.
   bool round_trip_state = false;
 };

@@ -1,0 +1,131 @@
+// The loop over one request: a generation, a runner, and nothing else.
+#include <chrono>
+
+#include "decode/generation.hpp"
+
+namespace lockstep::decode {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Adds the time until its end to a total.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& total) : total_(total) {}
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  ~Stopwatch() { total_ += std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+ private:
+  double& total_;
+  Clock::time_point begin_ = Clock::now();
+};
+
+using MakeGeneration =
+    std::function<Result<std::unique_ptr<Generation>>(DecodeRequest request, std::optional<Checkpoint> prefix)>;
+
+class LoopDecoder final : public Decoder {
+ public:
+  LoopDecoder(const model::Model& model, model::Runner runner, std::int64_t chunk, MakeGeneration make)
+      : model_(model), runner_(std::move(runner)), chunk_(chunk), make_(std::move(make)) {}
+
+  Status start(const DecodeRequest& request, const PrefillProgress& progress) override {
+    LOCKSTEP_TRY(check_request(model_, request));
+    cancelled_.store(false);
+    double seconds = 0;
+    Status done;
+    {
+      const Stopwatch watch(seconds);
+      done = begin(request, progress);
+    }
+    if (!done) {
+      generation_.reset();  // part of a prompt is nothing that a later request could continue
+      return done;
+    }
+    generation_->stats().prefill_seconds = seconds;
+    return done;
+  }
+
+  Result<std::span<const Choice>> step() override {
+    if (!generation_) return fail(ErrorKind::Internal, "no request is running: start() must succeed first");
+    generation_->clear_emitted();
+    if (finish() != Finish::None) return std::span<const Choice>{};
+    if (cancelled()) return fail(ErrorKind::Cancelled, "interrupted");
+    double seconds = 0;
+    Status done;
+    {
+      const Stopwatch watch(seconds);
+      do {
+        done = run_need(*generation_, runner_, chunk_);
+      } while (done && !(generation_->at_rest() && (finish() != Finish::None || !generation_->emitted().empty())));
+    }
+    if (!done) {
+      generation_.reset();
+      return tl::unexpected(done.error());
+    }
+    generation_->stats().decode_seconds += seconds;
+    return generation_->emitted();
+  }
+
+  [[nodiscard]] Finish finish() const override { return generation_ ? generation_->finish() : Finish::None; }
+  [[nodiscard]] const DecodeStats& stats() const override { return generation_ ? generation_->stats() : none_; }
+  [[nodiscard]] const model::Sequence* sequence() const override {
+    return generation_ ? &generation_->sequence() : nullptr;
+  }
+
+ private:
+  Status begin(const DecodeRequest& request, const PrefillProgress& progress) {
+    std::optional<Checkpoint> prefix;
+    if (generation_) {
+      const std::vector<TokenId>& have = generation_->sequence().tokens();
+      if (have.size() < request.prompt.size() && std::equal(have.begin(), have.end(), request.prompt.begin())) {
+        prefix = LOCKSTEP_TRY(generation_->take());
+      }
+      generation_.reset();
+    }
+    generation_ = LOCKSTEP_TRY(make_(request, std::move(prefix)));
+    while (generation_->in_prompt()) {
+      if (cancelled()) return fail(ErrorKind::Cancelled, "interrupted");
+      const std::int64_t before = generation_->prompt_done();
+      LOCKSTEP_TRY(run_need(*generation_, runner_, chunk_));
+      const std::int64_t done = generation_->prompt_done();
+      if (progress && done > before) progress(done, generation_->stats().prompt_tokens);
+    }
+    while (!generation_->at_rest()) LOCKSTEP_TRY(run_need(*generation_, runner_, chunk_));
+    return request.round_trip_state ? generation_->round_trip() : Status{};
+  }
+
+  const model::Model& model_;
+  model::Runner runner_;
+  std::int64_t chunk_;
+  MakeGeneration make_;
+  std::unique_ptr<Generation> generation_;
+  DecodeStats none_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Decoder>> make_plain_decoder(const model::Model& model, std::int64_t prefill_chunk) {
+  model::Runner runner = LOCKSTEP_TRY(model::Runner::create(model, prefill_chunk));
+  return std::make_unique<LoopDecoder>(model, std::move(runner), prefill_chunk,
+                                       [&model](DecodeRequest request, std::optional<Checkpoint> prefix) {
+                                         return make_plain_generation(model, std::move(request), std::move(prefix));
+                                       });
+}
+
+Result<std::unique_ptr<Decoder>> make_speculative_decoder(const model::Model& model, SpeculativeOptions options) {
+  if (!model.has_draft())
+    return fail(ErrorKind::Invalid, "speculative decoding needs a draft layer; the model has none");
+  if (options.depth < 1 || options.depth > kMaxDepth) {
+    return fail(ErrorKind::Usage, "depth {} is outside 1..{}", options.depth, kMaxDepth);
+  }
+  const std::int64_t chunk = options.prefill_chunk;
+  model::Runner runner = LOCKSTEP_TRY(model::Runner::create(model, std::max(chunk, kMaxDepth + 1)));
+  return std::make_unique<LoopDecoder>(
+      model, std::move(runner), chunk,
+      [&model, options = std::move(options)](DecodeRequest request, std::optional<Checkpoint> prefix) {
+        return make_speculative_generation(model, options, std::move(request), std::move(prefix));
+      });
+}
+
+}  // namespace lockstep::decode
