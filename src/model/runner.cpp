@@ -124,7 +124,7 @@ Status Runner::prefetch(const Sequence& sequence, std::span<const std::int32_t> 
 /// The rows of the step are on their way from begin on; here, just before they are used, they must have arrived.
 Status Runner::ngram_embedding(std::span<const Segment> segments, std::int64_t layers_run,
                                std::int64_t attention_layers_run) {
-  const Status status = model_->backend().ngram_lookup(row_ids_, embedded_->floats());
+  Status status = model_->backend().ngram_lookup(row_ids_, embedded_->floats());
   if (status || layers_run == 0) return status;
   for (const Segment& segment : segments) {
     // Captured rows only touch what commit() would take over, but for the ring of raw index keys.
@@ -187,7 +187,7 @@ Status Runner::finish(const backend::HyperWeights& mixer, const float* x, std::s
 }
 
 Status Runner::forward(std::span<const Segment> segments) {
-  const Status status = run_step(segments);
+  Status status = run_step(segments);
   if (!status) {
     // Pages made for rows that did not happen are no part of the state.
     for (const Segment& segment : segments) segment.sequence->kv_.truncate(segment.sequence->length());
