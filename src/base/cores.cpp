@@ -20,11 +20,22 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
+bool affinity(cpu_set_t& allowed) {
+  CPU_ZERO(&allowed);
+  return ::sched_getaffinity(0, sizeof(allowed), &allowed) == 0;
+}
+
+/// `count`, but at least 1 and at most what the control group grants.
+std::size_t within_quota(std::size_t count) {
+  count = std::max<std::size_t>(1, count);
+  const std::size_t quota = quota_processors(first_line("/sys/fs/cgroup/cpu.max"));
+  return quota != 0 ? std::min(count, quota) : count;
+}
+
 /// Physical cores in the affinity mask: processors with the same list of siblings are hyper-threads of one core.
 std::size_t cores_in_mask() {
   cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return std::thread::hardware_concurrency();
+  if (!affinity(allowed)) return std::thread::hardware_concurrency();
   std::set<std::string> cores;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(static_cast<unsigned>(cpu), &allowed)) continue;
@@ -46,10 +57,13 @@ std::size_t quota_processors(const std::string& text) {
 }
 
 std::size_t physical_cores() {
-  std::size_t cores = std::max<std::size_t>(1, cores_in_mask());
-  const std::size_t quota = quota_processors(first_line("/sys/fs/cgroup/cpu.max"));
-  if (quota != 0) cores = std::min(cores, quota);
-  return cores;
+  return within_quota(cores_in_mask());
+}
+
+std::size_t usable_processors() {
+  cpu_set_t allowed;
+  return within_quota(affinity(allowed) ? static_cast<std::size_t>(CPU_COUNT(&allowed))
+                                        : std::thread::hardware_concurrency());
 }
 
 }  // namespace lockstep

@@ -73,6 +73,10 @@ class ThreadPool {
 /// respected), and not more than the processor time that its control group grants (a container's CPU limit).
 [[nodiscard]] std::size_t physical_cores();
 
+/// Processors that this process may run on, hyper-threads counted, and not more than its control group's limit; at least
+/// 1. More threads than that in one pool only wait for one another.
+[[nodiscard]] std::size_t usable_processors();
+
 /// The processors that a control group's limit amounts to, rounded up, or 0 for none. `text` is the content of cpu.max:
 /// "QUOTA PERIOD" in microseconds, QUOTA "max" for no limit.
 [[nodiscard]] std::size_t quota_processors(const std::string& text);

@@ -8,12 +8,17 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "base/printable.hpp"
+#include "cli/arguments.hpp"
 #include "cli/command.hpp"
+#include "cli/interrupt.hpp"
 #include "cli/terminal.hpp"
 
 namespace lockstep::cli {
@@ -39,7 +44,7 @@ constexpr const char* kExamples =
     "  lockstep run -p \"What does bank mean?\"   answer one prompt with the demo model\n"
     "  lockstep COMMAND --help                  options and examples of one command\n"
     "\n"
-    "Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted, 141 reader of the output gone.";
+    "Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted (129, 143), 141 reader of the output gone.";
 
 void configure(CLI::App& app, CommandContext& context) {
   app.name("lockstep");
@@ -50,24 +55,14 @@ void configure(CLI::App& app, CommandContext& context) {
   app.get_formatter()->column_width(34);
   app.footer(kExamples);
   for (const AddCommand add : kCommands) add(app, context);
-}
-
-std::string one_line(std::string text) {
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
-}
-
-void complain(std::string_view message) {
-  const std::string line = fmt::format("lockstep: {}\n", message);
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  unmark_values(app);
 }
 
 /// Reports wrong usage and where the right usage is written.
-int usage_error(const CLI::App& app, std::string message) {
+int usage_error(const CLI::App& app, std::string_view message) {
   std::string command = "lockstep";
   for (const CLI::App* used : app.get_subcommands()) command += " " + used->get_name();
-  complain(fmt::format("{} (see '{} --help')", one_line(std::move(message)), command));
+  complain(fmt::format("{} (see '{} --help')", printable(message), command));
   return kExitUsage;
 }
 
@@ -78,10 +73,10 @@ int report(const CLI::App& app, const Status& status) {
     case ErrorKind::Usage:
       return usage_error(app, status.error().message);
     case ErrorKind::Cancelled:
-      complain(one_line(status.error().message));
-      return kExitInterrupted;
+      complain(status.error().message);
+      return 128 + InterruptScope::signal();
     default:
-      complain(one_line(status.error().message));
+      complain(status.error().message);
       return kExitFailure;
   }
 }
@@ -97,7 +92,9 @@ int dispatch(CLI::App& app, const CommandContext& context, int argc, char** argv
     return usage_error(app, fmt::format("unknown command '{}'", argv[1]));
   }
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments = literal_arguments(app, argc, argv);
+    std::ranges::reverse(arguments);  // the order that parse() wants
+    app.parse(std::move(arguments));
   } catch (const CLI::CallForVersion& request) {
     return report(app, write_stdout(std::string(request.what()) + "\n"));
   } catch (const CLI::CallForHelp&) {
@@ -123,7 +120,7 @@ int run_app(int argc, char** argv) {
     configure(app, context);
     code = dispatch(app, context, argc, argv);
   } catch (const std::exception& error) {
-    complain(fmt::format("internal error: {}", one_line(error.what())));
+    complain(fmt::format("internal error: {}", error.what()));
   }
   // Output that was lost turns success into failure; the command may already have reported it.
   const Status flushed = flush_stdout();

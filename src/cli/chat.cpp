@@ -1,15 +1,13 @@
 // lockstep chat: a conversation at the terminal.
-#include <editline/readline.h>
-
 #include <CLI/App.hpp>
-#include <cstdlib>
-#include <iostream>
 #include <memory>
 #include <optional>
 
+#include "base/printable.hpp"
 #include "cli/chat_engine.hpp"
 #include "cli/command.hpp"
 #include "cli/interrupt.hpp"
+#include "cli/line_reader.hpp"
 #include "cli/terminal.hpp"
 
 namespace lockstep::cli {
@@ -26,21 +24,9 @@ constexpr const char* kHelp =
     "  /stats    print token counts and speed after each answer, or stop doing so\n"
     "  /help     this text\n";
 
-/// Reads lines: with editing and history at a terminal, plainly otherwise.
-class LineReader {
- public:
-  /// The next line, or nothing at the end of input.
-  std::optional<std::string> next() {
-    if (!stdin_is_terminal()) {
-      std::string line;
-      return std::getline(std::cin, line) ? std::optional(line) : std::nullopt;
-    }
-    const std::unique_ptr<char, decltype(&std::free)> line(::readline("> "), &std::free);
-    if (line == nullptr) return std::nullopt;
-    if (*line != '\0') ::add_history(line.get());
-    return std::string(line.get());
-  }
-};
+Error interrupted() {
+  return {ErrorKind::Cancelled, "interrupted"};
+}
 
 class Conversation {
  public:
@@ -59,7 +45,7 @@ class Conversation {
     } else if (text == "/stats") {
       stats_ = !stats_;
     } else if (text.starts_with('/')) {
-      write_stderr(fmt::format("unknown command '{}'; /help lists them\n", text));
+      write_stderr(fmt::format("unknown command '{}'; /help lists them\n", printable(text, 80)));
     } else if (text.find_first_not_of(" \t") != std::string::npos) {
       LOCKSTEP_TRY(turn(text));
     }
@@ -75,7 +61,6 @@ class Conversation {
 
   Status turn(const std::string& text) {
     messages_.push_back({{"role", "user"}, {"content", text}});
-    interrupts_.reset();
     const Result<Prompt> prompt = engine_.chat_prompt(messages_);
     if (!prompt) return give_up(prompt.error());
     AnswerPrinter printer;
@@ -87,7 +72,11 @@ class Conversation {
     LOCKSTEP_TRY(printer.finish());
     if (stdout_error() != 0) return answer ? Status{} : tl::unexpected(answer.error());
     if (!answer && answer.error().kind != ErrorKind::Cancelled) return give_up(answer.error());
-    if (!answer) write_stderr("(stopped)\n");
+    if (interrupts_.ending()) return tl::unexpected(answer ? interrupted() : answer.error());
+    if (!answer) {
+      write_stderr("(stopped)\n");
+      interrupts_.reset();
+    }
     // A stopped answer stays in the conversation as far as it went.
     messages_.push_back(
         {{"role", "assistant"}, {"reasoning_content", partial.reasoning}, {"content", partial.content}});
@@ -98,7 +87,7 @@ class Conversation {
   /// A turn that failed is taken back and a person goes on; a script ends.
   Status give_up(const Error& error) {
     if (!stdin_is_terminal()) return tl::unexpected(error);
-    write_stderr(fmt::format("lockstep: {}\n", error.message));
+    complain(error.message);
     messages_.erase(messages_.size() - 1);
     return {};
   }
@@ -113,18 +102,21 @@ Status chat(const Options& options) {
   InterruptScope interrupts;
   const std::unique_ptr<ChatEngine> engine = LOCKSTEP_TRY(ChatEngine::create(options.engine, options.answer));
   Conversation conversation(*engine, interrupts);
-  LineReader reader;
-  if (stdin_is_terminal()) write_stderr(kHelp);
+  LineReader reader(interrupts);
+  const bool person = stdin_is_terminal();
+  if (interrupts.requested()) return tl::unexpected(interrupted());
+  if (person) write_stderr(kHelp);
   for (;;) {
-    interrupts.reset();
-    const std::optional<std::string> line = reader.next();
-    if (!line) {
-      if (!interrupts.requested()) break;
-      continue;  // Ctrl-C at the prompt drops the line
+    const std::optional<std::string> line = LOCKSTEP_TRY(reader.next());
+    if (line) {
+      if (!LOCKSTEP_TRY(conversation.line(*line))) return {};
+      continue;
     }
-    if (!LOCKSTEP_TRY(conversation.line(*line))) break;
+    if (!interrupts.requested()) return {};
+    // Ctrl-C at the prompt drops the line; a script that waits for its next line has no other way to end.
+    if (!person || interrupts.ending()) return tl::unexpected(interrupted());
+    interrupts.reset();
   }
-  return {};
 }
 
 }  // namespace

@@ -4,12 +4,12 @@
 
 #include <CLI/App.hpp>
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <random>
 
 #include "backend/ngram/ngram_store.hpp"
 #include "base/progress.hpp"
+#include "cli/arguments.hpp"
 #include "cli/terminal.hpp"
 #include "text/reasoning.hpp"
 #include "text/stop_strings.hpp"
@@ -17,46 +17,36 @@
 
 namespace lockstep::cli {
 
-namespace {
-
-/// Accepts whole numbers of at most `most`; CLI11 itself would let a negative number wrap around.
-CLI::Validator whole_number(std::uint64_t most) {
-  return CLI::Validator(
-      [most](std::string& text) -> std::string {
-        std::uint64_t value = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        const bool whole = error == std::errc() && end == text.data() + text.size() && value <= most;
-        return whole ? "" : fmt::format("'{}' is not a whole number from 0 to {}", text, most);
-      },
-      "N");
-}
-
-}  // namespace
-
 void add_answer_options(CLI::App& command, AnswerOptions& options) {
-  command.add_option("--temperature", options.temperature, "Sampling temperature; 0 is greedy");
-  command.add_option("--top-p", options.top_p, "Keep the most probable tokens up to this mass");
-  command.add_option("--top-k", options.top_k, "Keep at most this many tokens; 0 keeps all");
-  command.add_option("--min-p", options.min_p, "Keep tokens with at least this share of the top probability");
-  command.add_option("--presence-penalty", options.presence_penalty, "Subtracted once for tokens already written");
-  command.add_option("--frequency-penalty", options.frequency_penalty, "Subtracted per occurrence of a token");
+  // Which finite numbers make sense is the sampler's to say (decode::checked_params).
+  const auto number = [&](const char* name, std::optional<double>& target, const char* description) {
+    command.add_option(name, target, description)->check(finite_number(-1e9, 1e9));
+  };
+  number("--temperature", options.temperature, "Sampling temperature; 0 is greedy");
+  number("--top-p", options.top_p, "Keep the most probable tokens up to this mass");
+  command.add_option("--top-k", options.top_k, "Keep at most this many tokens; 0 keeps all")
+      ->transform(whole_number(-1, std::uint64_t{1} << 31));
+  number("--min-p", options.min_p, "Keep tokens with at least this share of the top probability");
+  number("--presence-penalty", options.presence_penalty, "Subtracted once for tokens already written");
+  number("--frequency-penalty", options.frequency_penalty, "Subtracted per occurrence of a token");
   command.add_option("--seed", options.seed, "Seed of the draws (default: a fresh one, shown by --stats)")
-      ->check(whole_number(std::numeric_limits<std::uint64_t>::max()));
+      ->transform(whole_number(0, std::numeric_limits<std::uint64_t>::max()));
   command.add_option("--draw", options.draw, "Draw rule")
       ->check(CLI::IsMember({"pcg64", "race"}))
       ->capture_default_str();
   command.add_option("--max-tokens", options.max_tokens, "Most tokens of an answer; 0: what the context holds")
-      ->check(whole_number(std::uint64_t{1} << 40))
+      ->transform(whole_number(0, std::uint64_t{1} << 40))
       ->capture_default_str();
-  command.add_option("--stop", options.stop, "End the answer before this text (repeatable)");
+  command.add_option("--stop", options.stop, "End the answer before this text (repeatable)")->allow_extra_args(false);
   command.add_option("--system", options.system, "System message");
   command.add_option("--depth", options.depth, "Draft tokens a cycle; 0 decodes plainly")
-      ->check(CLI::Range(std::int64_t{0}, decode::kMaxDepth))
+      ->transform(whole_number(0, decode::kMaxDepth))
       ->capture_default_str();
   command.add_option("--accept", options.accept, "When a draft is kept: stream gives the bytes of plain decoding")
       ->check(CLI::IsMember({"stream", "rejection"}))
       ->capture_default_str();
-  command.add_option("--disable-optimization", options.disabled, "Switch lanes off: names separated by commas, or all");
+  command.add_option("--disable-optimization", options.disabled, "Switch lanes off: names separated by commas, or all")
+      ->allow_extra_args(false);
   command.add_flag("--no-think", options.no_think, "Ask the template for an answer without reasoning");
   command.add_option("--effort", options.effort, "Reasoning effort, as the template names it (xhigh, medium, low)");
   command.add_flag("--stats", options.stats, "Print token counts, speed and seed to standard error");
@@ -79,7 +69,7 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::create(const EngineOptions& engi
   std::vector<decode::TokenId> fallback;
   if (const auto eos = engine->tokenizer_.eos()) fallback.push_back(*eos);
   engine->defaults_ = LOCKSTEP_TRY(decode::read_generation_config(directory, engine->vocab_, fallback));
-  for (const std::string& warning : engine->defaults_.warnings) write_stderr(fmt::format("lockstep: {}\n", warning));
+  for (const std::string& warning : engine->defaults_.warnings) complain(warning);
   LOCKSTEP_TRY(engine->check_options());
   LOCKSTEP_TRY(engine->make_decoder());
   return engine;

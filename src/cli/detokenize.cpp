@@ -9,6 +9,7 @@
 #include <CLI/App.hpp>
 
 #include "base/json.hpp"
+#include "base/printable.hpp"
 #include "cli/command.hpp"
 #include "cli/options.hpp"
 #include "cli/standard_input.hpp"
@@ -19,6 +20,7 @@ namespace lockstep::cli {
 namespace {
 
 constexpr std::string_view kSeparators = " \t\r\n,";
+constexpr std::size_t kMaxWord = 40;  // of a wrong one, in the message
 constexpr std::size_t kMaxInputBytes = std::size_t{64} << 20;
 
 struct DetokenizeOptions {
@@ -29,15 +31,25 @@ struct DetokenizeOptions {
 
 using Ids = std::vector<std::int32_t>;
 
+/// What cannot be a token id of any model is wrong usage, wherever it stands; an id beyond this model's vocabulary is
+/// not.
+template <class... Args>
+tl::unexpected<Error> no_ids(fmt::format_string<Args...> format, Args&&... args) {
+  return fail(ErrorKind::Usage, "token ids: {}", fmt::format(format, std::forward<Args>(args)...));
+}
+
 /// A JSON list of ids, or an object with that list as "ids" as `tokenize --json` prints it.
 Result<Ids> ids_of_json(std::string_view text) {
-  const Json root = LOCKSTEP_TRY(parse_json(text, "token ids"));
+  const Result<Json> parsed = parse_json(text, "token ids");
+  if (!parsed) return tl::unexpected(Error{ErrorKind::Usage, parsed.error().message});
+  const Json& root = *parsed;
   const Json& list = root.is_object() && root.contains("ids") ? root["ids"] : root;
-  if (!list.is_array()) return fail(ErrorKind::Invalid, "token ids: expected a JSON list, or an object with \"ids\"");
+  if (!list.is_array()) return no_ids("expected a JSON list, or an object with \"ids\"");
   Ids ids;
   for (const Json& id : list) {
     if (!id.is_number_integer() || id < 0 || id > INT32_MAX) {
-      return fail(ErrorKind::Invalid, "token ids: element {} is {}, not an id", ids.size(), id.dump());
+      return no_ids("element {} is {}, not an id", ids.size(),
+                    printable(id.dump(-1, ' ', false, Json::error_handler_t::replace), kMaxWord));
     }
     ids.push_back(id.get<std::int32_t>());
   }
@@ -55,7 +67,7 @@ Result<Ids> parse_ids(std::string_view text) {
     std::int32_t id = -1;
     const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (error != std::errc() || rest != word.data() + word.size() || id < 0) {
-      return fail(ErrorKind::Invalid, "token ids: word {} is '{}', not an id", ids.size() + 1, word.substr(0, 40));
+      return no_ids("word {} is '{}', not an id", ids.size() + 1, printable(word, kMaxWord));
     }
     ids.push_back(id);
     begin = std::min(text.find_first_not_of(kSeparators, end), text.size());

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/cpu_backend.hpp"
 #include "backend/ngram/residency.hpp"
+#include "cli/arguments.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 
@@ -33,10 +34,9 @@ std::string not_negative(const std::string& text) {
 
 void add_engine_options(CLI::App& command, EngineOptions& options) {
   add_model_option(command, options.model);
-  command.add_option("--threads", options.threads, "Threads; 0 uses every physical core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  command.add_option("--isa", options.isa, "Kernels to use (default: LOCKSTEP_ISA, else the fastest of this machine)");
+  add_threads_option(command, options.threads, "every physical core");
+  command.add_option("--isa", options.isa, "Kernels to use (default: LOCKSTEP_ISA, else the fastest of this machine)")
+      ->check(not_empty());
   command.add_option("--state", options.state, "How keys and values are kept")
       ->check(CLI::IsMember({"bf16", "f32"}))
       ->capture_default_str();
@@ -53,14 +53,14 @@ void add_engine_options(CLI::App& command, EngineOptions& options) {
 Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model));
   backend::CpuOptions cpu;
-  cpu.threads = options.threads;
+  cpu.threads = granted_threads(options.threads);
   cpu.isa = options.isa;
   cpu.unquantised_activations = options.unquantised;
   LoadedModel loaded;
   loaded.artifact = std::make_unique<artifact::Artifact>(LOCKSTEP_TRY(artifact::Artifact::open(directory)));
   cpu.ngram = ngram_options(options, *loaded.artifact);
   std::unique_ptr<backend::Backend> backend = LOCKSTEP_TRY(backend::CpuBackend::create(cpu));
-  for (const std::string& warning : loaded.artifact->warnings()) write_stderr(fmt::format("lockstep: {}\n", warning));
+  for (const std::string& warning : loaded.artifact->warnings()) complain(warning);
   model::ModelOptions model_options;
   model_options.state = options.state == "f32" ? backend::StateType::F32 : backend::StateType::BF16;
   model_options.draft = draft;

@@ -12,7 +12,9 @@
 #include "artifact/identity.hpp"
 #include "artifact/summary.hpp"
 #include "base/json.hpp"
+#include "base/printable.hpp"
 #include "base/progress.hpp"
+#include "cli/arguments.hpp"
 #include "cli/command.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
@@ -149,7 +151,7 @@ std::string families_text(const Summary& summary) {
 
 std::string report_text(const Artifact& model, const Summary& summary, const std::vector<FileHash>& hashes) {
   constexpr std::size_t kIgnoredShown = 5;
-  std::string out = styled(model.directory().string(), Style::Bold, Stream::Out) +
+  std::string out = styled(printable(model.directory().string()), Style::Bold, Stream::Out) +
                     fmt::format("  ({} layout, {} tensors)\n", layout_name(model), model.inventory().size());
   out += heading("Geometry") + geometry_text(model.config());
   out += heading("Weights") + families_text(summary);
@@ -157,18 +159,19 @@ std::string report_text(const Artifact& model, const Summary& summary, const std
   out += heading("Identity") + fmt::format("  config     {}\n", identity.config_sha256);
   if (!identity.runtime_sha256.empty()) out += fmt::format("  runtime    {}\n", identity.runtime_sha256);
   out += fmt::format("  inventory  {}\n", identity.inventory_sha256);
-  for (const FileHash& hash : hashes) out += fmt::format("  {}  {}\n", hash.sha256, hash.file);
+  for (const FileHash& hash : hashes) out += fmt::format("  {}  {}\n", hash.sha256, printable(hash.file));
   const auto& ignored = model.ignored();
   if (!ignored.empty()) {
     out += heading(fmt::format("Ignored tensors ({})", ignored.size()));
-    for (std::size_t i = 0; i < std::min(kIgnoredShown, ignored.size()); ++i) out += "  " + ignored[i] + "\n";
+    for (std::size_t i = 0; i < std::min(kIgnoredShown, ignored.size()); ++i)
+      out += "  " + printable(ignored[i]) + "\n";
     if (ignored.size() > kIgnoredShown)
       out += fmt::format("  ... and {} more (--json lists all)\n", ignored.size() - kIgnoredShown);
   }
   if (!model.warnings().empty()) {
     out += heading("Warnings");
     for (const std::string& warning : model.warnings())
-      out += "  " + styled(warning, Style::Yellow, Stream::Out) + "\n";
+      out += "  " + styled(printable(warning), Style::Yellow, Stream::Out) + "\n";
   }
   return out;
 }
@@ -194,7 +197,8 @@ Status inspect(const Options& options) {
 void add_inspect(CLI::App& app, CommandContext& context) {
   CLI::App* command = app.add_subcommand("inspect", "Describe a model: geometry, precision, sizes, identity");
   const auto options = std::make_shared<Options>();
-  command->add_option("-m,--model,model", options->model, "Model directory (default: the demo model)");
+  command->add_option("-m,--model,model", options->model, "Model directory (default: the demo model)")
+      ->check(not_empty());
   command->add_flag("--json", options->json, "Print one JSON object");
   command->add_flag("--hash", options->hash, "Hash every file (reads the whole model)");
   command->footer(

@@ -1,11 +1,14 @@
 // lockstep logits: the model's logits of a list of token ids, for comparison with other implementations.
 #include <CLI/App.hpp>
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
 #include <memory>
 
 #include "artifact/safetensors.hpp"
 #include "base/json.hpp"
 #include "base/progress.hpp"
+#include "cli/arguments.hpp"
 #include "cli/command.hpp"
 #include "cli/engine_options.hpp"
 #include "cli/interrupt.hpp"
@@ -42,13 +45,27 @@ Result<std::vector<std::int32_t>> read_ids(const std::string& path, std::int64_t
   return ids;
 }
 
+/// The output would replace the input: the same file under two names, or through a link.
+Status check_apart(const Options& options) {
+  std::error_code absent;
+  if (!std::filesystem::equivalent(options.ids, options.out, absent)) return {};
+  return fail(ErrorKind::Usage, "--out {} is the file of --ids; name another one", options.out);
+}
+
 /// Logits of every position, appended chunk by chunk to the file.
 class LogitsWriter {
  public:
   LogitsWriter(artifact::SafetensorsWriter writer, std::int64_t vocabulary)
       : writer_(std::move(writer)), vocabulary_(vocabulary) {}
 
-  Status add(std::string_view name, std::span<const float> rows) { return writer_.append(name, std::as_bytes(rows)); }
+  /// Appends the rows of positions from `first` on. Errors: Internal at a logit that is not finite, Io.
+  Status add(std::string_view name, std::size_t first, std::span<const float> rows) {
+    const auto bad = std::ranges::find_if_not(rows, [](float x) { return std::isfinite(x); });
+    if (bad == rows.end()) return writer_.append(name, std::as_bytes(rows));
+    const auto at = static_cast<std::size_t>(bad - rows.begin());
+    return fail(ErrorKind::Internal, "{}: position {}, token id {}: the model gave {}, not a finite logit", name,
+                first + at / vocabulary(), at % vocabulary(), *bad);
+  }
   Status finish() { return writer_.finish(); }
   [[nodiscard]] std::size_t vocabulary() const { return static_cast<std::size_t>(vocabulary_); }
 
@@ -71,7 +88,7 @@ Status run_rows(const model::Model& model, std::span<const std::int32_t> ids, bo
     const std::size_t count = std::min<std::size_t>(kChunk, ids.size() - first);
     const model::Segment segment{&sequence, ids.subspan(first, count), model::LogitsWanted::All, false};
     LOCKSTEP_TRY(runner.forward({&segment, 1}));
-    LOCKSTEP_TRY(out.add("logits", runner.logits()));
+    LOCKSTEP_TRY(out.add("logits", first, runner.logits()));
     if (draft) {
       // Row t of the draft head sees the wide residual of t and token t + 1; after the last token comes the greedy one.
       const std::size_t following = std::min(count, ids.size() - first - 1);
@@ -80,7 +97,7 @@ Status run_rows(const model::Model& model, std::span<const std::int32_t> ids, bo
       if (next.size() < count) next.push_back(argmax(runner.logits().last(out.vocabulary())));
       const model::DraftSegment rows{&sequence, next, runner.wide(0), model::LogitsWanted::All};
       LOCKSTEP_TRY(runner.draft({&rows, 1}));
-      LOCKSTEP_TRY(out.add("mtp_logits", runner.logits()));
+      LOCKSTEP_TRY(out.add("mtp_logits", first, runner.logits()));
     }
     progress.add(count);
   }
@@ -88,6 +105,7 @@ Status run_rows(const model::Model& model, std::span<const std::int32_t> ids, bo
 }
 
 Status run_logits(const Options& options) {
+  LOCKSTEP_TRY(check_apart(options));
   const InterruptScope interrupts;
   const LoadedModel loaded = LOCKSTEP_TRY(load_model(options.engine, options.draft));
   const model::Model& model = *loaded.model;
@@ -115,9 +133,12 @@ void add_logits(CLI::App& app, CommandContext& context) {
   CLI::App* command = app.add_subcommand("logits", "Write the logits of every position of a list of token ids");
   add_engine_options(*command, options->engine);
   command->add_option("model", options->engine.model, "Model directory (same as --model)")
-      ->excludes(command->get_option("--model"));
-  command->add_option("--ids", options->ids, "JSON file with a list of token ids")->required();
-  command->add_option("--out", options->out, "safetensors file to write: logits [N, vocabulary] f32")->required();
+      ->excludes(command->get_option("--model"))
+      ->check(not_empty());
+  command->add_option("--ids", options->ids, "JSON file with a list of token ids")->required()->check(not_empty());
+  command->add_option("--out", options->out, "safetensors file to write: logits [N, vocabulary] f32")
+      ->required()
+      ->check(not_empty());
   command->add_flag("--draft", options->draft, "Also run the draft head: mtp_logits [N, vocabulary]");
   command->add_flag("--unquantised-activations", options->engine.unquantised,
                     "Keep activations in float32 in quantised products (an oracle: slower, not the canon)");

@@ -6,6 +6,10 @@
 
 #include <CLI/App.hpp>
 
+#include "base/thread_pool.hpp"
+#include "cli/arguments.hpp"
+#include "cli/terminal.hpp"
+
 namespace lockstep::cli {
 namespace {
 
@@ -38,7 +42,22 @@ std::vector<fs::path> demo_places() {
 
 CLI::Option* add_model_option(CLI::App& command, std::string& directory) {
   return command.add_option("-m,--model", directory, "Model directory (default: $LOCKSTEP_MODEL, else the demo model)")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check(not_empty());
+}
+
+CLI::Option* add_threads_option(CLI::App& command, std::size_t& threads, const std::string& zero) {
+  return command.add_option("--threads", threads, fmt::format("Threads; 0: {}", zero))
+      ->transform(whole_number(0, ThreadPool::kMaxThreads))
+      ->capture_default_str();
+}
+
+std::size_t granted_threads(std::size_t asked) {
+  const std::size_t most = usable_processors();
+  if (asked <= most) return asked;
+  complain(fmt::format("--threads {0}: this process may use {1} processor{2}, so {1} thread{2} {3} used", asked, most,
+                       most == 1 ? "" : "s", most == 1 ? "is" : "are"));
+  return most;
 }
 
 Result<fs::path> find_model(const std::string& given) {

@@ -7,8 +7,10 @@
 
 #include "artifact/pack.hpp"
 #include "base/progress.hpp"
+#include "cli/arguments.hpp"
 #include "cli/command.hpp"
 #include "cli/interrupt.hpp"
+#include "cli/options.hpp"
 #include "cli/terminal.hpp"
 
 namespace lockstep::cli {
@@ -25,7 +27,7 @@ Status pack(const Options& options) {
   artifact::PackOptions work;
   work.recipe = LOCKSTEP_TRY(artifact::find_recipe(options.recipe));
   work.force = options.force;
-  work.threads = options.threads;
+  work.threads = granted_threads(options.threads);
   work.cancel = &interrupt.flag();
   std::unique_ptr<Progress> progress;
   work.progress = [&](std::uint64_t done, std::uint64_t total) {
@@ -45,13 +47,13 @@ Status pack(const Options& options) {
 void add_pack(CLI::App& app, CommandContext& context) {
   CLI::App* command = app.add_subcommand("pack", "Quantise a BF16 checkpoint into a pack");
   const auto options = std::make_shared<Options>();
-  command->add_option("source", options->source, "Checkpoint in the official layout")->required();
-  command->add_option("destination", options->destination, "Directory to create")->required();
+  command->add_option("source", options->source, "Checkpoint in the official layout")->required()->check(not_empty());
+  command->add_option("destination", options->destination, "Directory to create")->required()->check(not_empty());
   command->add_option("--recipe", options->recipe, "Which precision each module gets")
       ->check(CLI::IsMember(artifact::recipe_names()))
       ->capture_default_str();
   command->add_flag("--force", options->force, "Replace an existing model at the destination");
-  command->add_option("--threads", options->threads, "Threads (default: physical cores)")->check(CLI::Range(1, 1024));
+  add_threads_option(*command, options->threads, "every physical core");
   command->footer(
       "Examples:\n"
       "  lockstep pack Qwen3.8-Flash-Next flash-next-bare\n"

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/printable.hpp"
+
 namespace lockstep::cli {
 namespace {
 
@@ -77,6 +79,10 @@ Status write_stdout(std::string_view text) {
 void write_stderr(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
+}
+
+void complain(std::string_view message) {
+  write_stderr(fmt::format("lockstep: {}\n", printable(message)));
 }
 
 Status flush_stdout() {

@@ -34,6 +34,9 @@ Status flush_stdout();
 /// Writes to standard error at once. A failure is ignored: a full log must not cost the answer.
 void write_stderr(std::string_view text);
 
+/// Reports a failure or a warning: "lockstep: MESSAGE" as one printable line (base/printable.hpp) on standard error.
+void complain(std::string_view message);
+
 /// errno of the first failed write to standard output, 0 when there was none.
 [[nodiscard]] int stdout_error();
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -12,6 +13,7 @@
 #include "base/file.hpp"
 #include "base/json.hpp"
 #include "base/progress.hpp"
+#include "cli/arguments.hpp"
 #include "cli/command.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
@@ -94,6 +96,7 @@ Status verify(const Options& options) {
   const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open(directory));
   decode::GateOptions gates = options.gates;
   gates.vocab = artifact.config().vocab_size;
+  gates.threads = granted_threads(gates.threads);
   if (std::filesystem::exists(directory / "tokenizer.json")) {
     const text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
     gates.vocab = std::min<std::int64_t>(gates.vocab, tokenizer.vocabulary_size());
@@ -124,18 +127,19 @@ void add_verify(CLI::App& app, CommandContext& context) {
   CLI::App* command = app.add_subcommand("verify", "Prove that the fast paths give the bytes of the plain one");
   add_model_option(*command, options->model);
   command->add_option("model", options->model, "Model directory (same as --model)")
-      ->excludes(command->get_option("--model"));
+      ->excludes(command->get_option("--model"))
+      ->check(not_empty());
   command->add_option("--seconds", options->gates.seconds, "Time budget: no new case starts after it")
-      ->check(CLI::Range(1.0, 1e6))
+      ->check(finite_number(1, 1e6))
       ->capture_default_str();
   command->add_option("--tokens", options->gates.tokens, "Tokens generated per request")
-      ->check(CLI::Range(1, 4096))
+      ->transform(whole_number(1, 4096))
       ->capture_default_str();
-  command->add_option("--seed", options->gates.seed, "Seed of the random prompts")->capture_default_str();
-  command->add_option("--threads", options->gates.threads, "Most threads tried; 0: every physical core")
-      ->check(CLI::Range(0, 1024))
+  command->add_option("--seed", options->gates.seed, "Seed of the random prompts")
+      ->transform(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
-  command->add_option("--receipt", options->receipt, "Also write the JSON receipt to this file");
+  add_threads_option(*command, options->gates.threads, "every physical core");
+  command->add_option("--receipt", options->receipt, "Also write the JSON receipt to this file")->check(not_empty());
   command->add_flag("--json", options->json, "Print the receipt instead of a table");
   command->footer(
       "Examples:\n"

@@ -75,7 +75,13 @@ TEST_F(ArtifactCommands, PackMakesAModelThatInspects) {
 TEST_F(ArtifactCommands, PackUsage) {
   EXPECT_EQ(run_lockstep({"pack", source_}).exit_code, 2);
   EXPECT_EQ(run_lockstep({"pack", source_, path("out"), "--recipe", "best"}).exit_code, 2);
-  EXPECT_EQ(run_lockstep({"pack", source_, path("out"), "--threads", "0"}).exit_code, 2);
+  EXPECT_EQ(run_lockstep({"pack", source_, path("out"), "--threads", "-1"}).exit_code, 2);
+  for (const std::vector<std::string>& empty : {std::vector<std::string>{source_, ""}, {"", path("out")}}) {
+    const Outcome result = run_lockstep({"pack", empty[0], empty[1]});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.err.find(": the value is empty"), std::string::npos) << result.err;
+  }
+  EXPECT_EQ(run_lockstep({"inspect", ""}).exit_code, 2);
   EXPECT_EQ(run_lockstep({"pack", path("none"), path("out")}).exit_code, 1);
   EXPECT_FALSE(fs::exists(path("out")));
   EXPECT_FALSE(fs::exists(path("out.partial")));

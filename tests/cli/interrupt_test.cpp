@@ -1,5 +1,6 @@
 #include "cli/interrupt.hpp"
 
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,17 +25,46 @@ int status_of(F body) {
 }
 
 TEST(Interrupt, TheFirstSignalRaisesTheFlag) {
-  for (const int signal : {SIGINT, SIGTERM}) {
-    InterruptScope scope;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const InterruptScope scope;
     EXPECT_FALSE(scope.requested());
     ::raise(signal);
     EXPECT_TRUE(scope.requested());
     EXPECT_TRUE(scope.flag().load());
-    scope.reset();
-    EXPECT_FALSE(scope.requested());
-    ::raise(signal);
-    EXPECT_TRUE(scope.requested());
+    EXPECT_EQ(InterruptScope::signal(), signal);
+    EXPECT_EQ(scope.ending(), signal != SIGINT);
+    pollfd wait{scope.descriptor(), POLLIN, 0};
+    EXPECT_EQ(::poll(&wait, 1, 0), 1);
   }
+}
+
+TEST(Interrupt, ResetForgetsCtrlCAndNothingElse) {
+  InterruptScope scope;
+  ::raise(SIGINT);
+  scope.reset();
+  EXPECT_FALSE(scope.requested());
+  pollfd wait{scope.descriptor(), POLLIN, 0};
+  EXPECT_EQ(::poll(&wait, 1, 0), 0);
+  ::raise(SIGINT);
+  EXPECT_TRUE(scope.requested());
+  ::raise(SIGTERM);
+  scope.reset();
+  EXPECT_TRUE(scope.requested());
+  EXPECT_TRUE(scope.ending());
+  EXPECT_EQ(InterruptScope::signal(), SIGTERM);
+}
+
+TEST(Interrupt, AnIgnoredHangUpStaysIgnored) {
+  const int status = status_of([] {
+    std::signal(SIGHUP, SIG_IGN);
+    {
+      const InterruptScope scope;
+      ::raise(SIGHUP);
+      if (scope.requested()) ::_exit(1);
+    }
+    ::raise(SIGHUP);
+  });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 TEST(Interrupt, TheSecondSignalEndsTheProcess) {

@@ -83,12 +83,29 @@ TEST_F(TokenizeCommand, IdsInEveryForm) {
   EXPECT_EQ(run({"detokenize"}).out, "");
 }
 
-TEST_F(TokenizeCommand, WrongIdsAreErrors) {
+TEST_F(TokenizeCommand, TextInBracketsArrivesAsItIs) {
+  for (const char* text : {"[a,b]", "[]", "[,]", "\x1f[a]", "-", "run"}) {
+    EXPECT_EQ(run({"detokenize"}, run({"tokenize", text}).out).out, text);
+  }
+  EXPECT_EQ(run({"detokenize"}, run({"tokenize", "--", "--json"}).out).out, "--json");
+  EXPECT_EQ(run({"detokenize", "[6114,,6115]"}).exit_code, 2);
+}
+
+TEST_F(TokenizeCommand, IdsBeyondTheVocabularyAreAFailure) {
+  for (const char* ids : {"6116", "[2147483647]"}) {
+    const Outcome result = run({"detokenize", ids});
+    EXPECT_EQ(result.exit_code, 1) << ids;
+    EXPECT_EQ(result.out, "");
+    EXPECT_NE(result.err.find("is not in the vocabulary of 6116 tokens"), std::string::npos) << result.err;
+    EXPECT_EQ(run({"detokenize"}, ids).exit_code, 1);
+  }
+}
+
+TEST_F(TokenizeCommand, WhatCannotBeIdsIsWrongUsage) {
   const struct {
     const char* input;
     const char* message;
   } cases[] = {
-      {"6116", "token id 6116 at position 0"},
       {"1 x", "word 2 is 'x'"},
       {"99999999999", "not an id"},
       {"1.5", "not an id"},
@@ -100,7 +117,8 @@ TEST_F(TokenizeCommand, WrongIdsAreErrors) {
   };
   for (const auto& wrong : cases) {
     const Outcome result = run({"detokenize"}, wrong.input);
-    EXPECT_EQ(result.exit_code, 1) << wrong.input;
+    EXPECT_EQ(result.exit_code, 2) << wrong.input;
+    EXPECT_EQ(run({"detokenize", wrong.input}).exit_code, 2) << wrong.input;
     EXPECT_EQ(result.out, "");
     EXPECT_NE(result.err.find(wrong.message), std::string::npos) << result.err;
   }
