@@ -77,6 +77,7 @@ class Generation {
 
   [[nodiscard]] const DecodeRequest& request() const { return request_; }
   [[nodiscard]] DecodeStats& stats() { return stats_; }
+  [[nodiscard]] const DecodeStats& stats() const { return stats_; }
   [[nodiscard]] const model::Sequence& sequence() const { return *sequence_; }
   /// A copy of the present state, at rest. Errors: Limit.
   [[nodiscard]] Result<Checkpoint> checkpoint() const;

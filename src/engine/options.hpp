@@ -30,8 +30,8 @@ struct Options {
   /// With more than this many choices decoding, at most `busy_depth` drafts a cycle are made. Changes no byte.
   std::int64_t busy_above = 256, busy_depth = 0;
   std::int64_t default_max_tokens = 16384;  ///< where a request names none, and context and memory plan hold as much
-  /// Memory for states of running requests and of the bank together; 0: three quarters of what is available when the
-  /// engine is created.
+  /// Memory for states of running requests and of the bank together; 0: half of what is available when the engine is
+  /// created.
   std::uint64_t memory_bytes = 0;
   std::int64_t vocab = 0;  ///< usable vocabulary: ids from here on are never emitted; 0: all of the model's
   /// What the states belong to: weights, layout and anything else that changes a state's bytes (model_identity()).

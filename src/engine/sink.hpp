@@ -18,7 +18,7 @@ using decode::TokenId;
 
 /// Why no more of a prompt came from the bank.
 enum class Miss : std::uint8_t {
-  None,      ///< all but what a request must compute itself came from the bank
+  None,      ///< all that the bank knew of this prompt was used
   Disabled,  ///< the engine has no bank
   Bypass,    ///< the request asked for a cold run, or for the prompt's log-probabilities
   Empty,     ///< nothing in the bank starts like this prompt

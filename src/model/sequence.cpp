@@ -109,4 +109,9 @@ std::size_t Sequence::bytes() const {
   return kv_.bytes() + delta_.bytes() + (draft_ ? draft_->bytes() : 0) + tokens().size() * sizeof(std::int32_t);
 }
 
+std::size_t Sequence::own_bytes() const {
+  return kv_.ring_bytes() + delta_.bytes() + conv_.bytes() + (ple_conv_ ? ple_conv_->bytes() : 0) +
+         (draft_ ? draft_->ring_bytes() : 0) + tokens().size() * sizeof(std::int32_t);
+}
+
 }  // namespace lockstep::model

@@ -42,6 +42,15 @@ class Sequence {
   /// An independent copy; K/V pages are shared until one side writes. Errors: Limit; Io of a broken sequence.
   [[nodiscard]] Result<Sequence> fork() const;
   [[nodiscard]] std::size_t bytes() const;
+  /// Bytes of everything a fork does not share: matrices, columns, rings and token ids, without what captures need.
+  [[nodiscard]] std::size_t own_bytes() const;
+  /// Calls visit(page, bytes) for every K/V page, the draft layer's too. Forks and restored copies share pages.
+  template <class Visit>
+  void for_each_page(Visit visit) const {
+    for (const PageRef& page : kv_.pages()) visit(page.get(), model_->pages()->page_bytes());
+    if (!draft_) return;
+    for (const PageRef& page : draft_->pages()) visit(page.get(), model_->draft_pages()->page_bytes());
+  }
 
  private:
   friend class Runner;

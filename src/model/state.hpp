@@ -59,6 +59,8 @@ class KvCache {
   Result<KvCache> fork() const;
   /// Bytes of pages and rings this cache refers to (shared pages counted fully).
   [[nodiscard]] std::size_t bytes() const;
+  [[nodiscard]] std::span<const PageRef> pages() const { return pages_; }
+  [[nodiscard]] std::size_t ring_bytes() const { return raw_keys_->size(); }
 
  private:
   KvCache(backend::Backend& backend, std::shared_ptr<PagePool> pool) : backend_(&backend), pool_(std::move(pool)) {}
@@ -92,6 +94,7 @@ class ConvState {
   void save(StateWriter& writer) const;
   Status restore(StateReader& reader);
   Result<ConvState> fork() const;
+  [[nodiscard]] std::size_t bytes() const { return columns_->size(); }
 
  private:
   explicit ConvState(backend::Backend& backend) : backend_(&backend) {}

@@ -1,0 +1,125 @@
+#include "engine/stepper.hpp"
+
+#include <algorithm>
+#include <new>
+
+namespace lockstep::engine {
+namespace {
+
+using decode::Generation;
+using Need = Generation::Need;
+
+/// The host's memory may run out inside the standard library: an error of the step like any other.
+template <class Body>
+Status guarded(Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorKind::Limit, "out of memory in a step");
+  }
+}
+
+std::int64_t logits_rows(model::LogitsWanted wanted, std::size_t rows) {
+  if (wanted == model::LogitsWanted::None) return 0;
+  return wanted == model::LogitsWanted::Last ? 1 : static_cast<std::int64_t>(rows);
+}
+
+/// Hands every part of a pass its rows and logits.
+template <class Segment>
+void hand_back(std::span<Part* const> batch, std::span<const Segment> segments, model::Runner& runner,
+               std::size_t vocabulary) {
+  std::int64_t row = 0;
+  std::size_t logits = 0;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const std::size_t rows = segments[i].tokens.size();  // ran() may change what the segment points to
+    const std::size_t wanted = static_cast<std::size_t>(logits_rows(segments[i].logits, rows)) * vocabulary;
+    batch[i]->status =
+        guarded([&] { return batch[i]->generation->ran(runner, row, runner.logits().subspan(logits, wanted)); });
+    row += static_cast<std::int64_t>(rows);
+    logits += wanted;
+  }
+}
+
+}  // namespace
+
+Result<Stepper> Stepper::create(const model::Model& model, std::int64_t max_rows) {
+  model::Runner runner = LOCKSTEP_TRY(model::Runner::create(model, max_rows));
+  return Stepper(model, std::move(runner));
+}
+
+void Stepper::run(std::span<Part> parts) {
+  draft_rounds(parts);
+  std::vector<Part*> batch;
+  std::vector<model::Segment> segments;
+  for (Part& part : parts) {
+    if (!part.status || part.generation->need() != Need::Rows) continue;
+    auto rows = part.generation->rows(runner_, part.most_rows);
+    if (!rows) {
+      part.status = tl::unexpected(rows.error());
+      continue;
+    }
+    part.rows = static_cast<std::int64_t>(rows->tokens.size());
+    batch.push_back(&part);
+    segments.push_back(*rows);
+  }
+  if (!batch.empty()) run_rows(batch, segments);
+}
+
+void Stepper::first(std::span<Part> parts) {
+  for (Part& part : parts) {
+    if (!part.status || part.generation->need() != Need::First) continue;
+    part.status = guarded([&] { return part.generation->first(runner_); });
+  }
+}
+
+void Stepper::draft_rounds(std::span<Part> parts) {
+  while (draft_round(parts, Need::Fill) || draft_round(parts, Need::Draft)) {
+  }
+}
+
+bool Stepper::draft_round(std::span<Part> parts, Need need) {
+  std::vector<Part*> batch;
+  std::vector<model::DraftSegment> segments;
+  for (Part& part : parts) {
+    if (!part.status || part.generation->need() != need) continue;
+    batch.push_back(&part);
+    segments.push_back(part.generation->draft_rows());
+  }
+  if (batch.empty()) return false;
+  run_drafts(batch, segments, need == Need::Fill);
+  return true;
+}
+
+void Stepper::run_drafts(std::span<Part* const> batch, std::span<const model::DraftSegment> segments, bool fill) {
+  const Status done = guarded([&] { return fill ? runner_.draft_fill(segments) : runner_.draft(segments); });
+  if (done) return hand_back(batch, segments, runner_, vocabulary_);
+  if (batch.size() == 1) {
+    batch[0]->status = done;
+    return;
+  }
+  for (std::size_t i = 0; i < batch.size(); ++i) run_drafts(batch.subspan(i, 1), segments.subspan(i, 1), fill);
+}
+
+void Stepper::run_rows(std::span<Part* const> batch, std::span<const model::Segment> segments) {
+  const Status done = guarded([&] { return runner_.forward(segments); });
+  if (!done) {
+    if (batch.size() == 1) {
+      batch[0]->status = done;
+      return;
+    }
+    for (std::size_t i = 0; i < batch.size(); ++i) run_rows(batch.subspan(i, 1), segments.subspan(i, 1));
+    return;
+  }
+  hand_back(batch, segments, runner_, vocabulary_);
+  // What a chunk leaves for the draft layer refers to the runner's rows of this pass.
+  std::vector<Part*> fills;
+  std::vector<model::DraftSegment> rows;
+  for (Part* part : batch) {
+    if (!part->status || part->generation->need() != Need::Fill || part->generation->at_rest()) continue;
+    fills.push_back(part);
+    rows.push_back(part->generation->draft_rows());
+  }
+  if (!fills.empty()) run_drafts(fills, rows, true);
+}
+
+}  // namespace lockstep::engine
