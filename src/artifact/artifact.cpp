@@ -15,6 +15,7 @@ struct Artifact::State {
   Layout layout = Layout::Official;
   std::optional<TensorSet> tensors;
   std::deque<std::vector<std::byte>> memory;  // transposed experts
+  std::shared_ptr<const void> owner;          // of weights that lie in no file
   BuildOutput built;
   std::vector<TensorRecord> inventory;
   std::vector<std::string> ignored, warnings;
@@ -144,6 +145,17 @@ Result<Artifact> Artifact::open(const std::filesystem::path& directory) {
   state->warnings.insert(state->warnings.end(), state->built.warnings.begin(), state->built.warnings.end());
   transpose_experts(state->built.transposed, state->memory);
   state->inventory = state->tensors->inventory();
+  state->identity.inventory_sha256 = inventory_sha256(state->inventory);
+  return Artifact(std::move(state));
+}
+
+Artifact Artifact::from_memory(ModelView view, std::shared_ptr<const void> owner, const std::string& name) {
+  auto state = std::make_unique<State>();
+  state->directory = name;
+  state->layout = Layout::Pack;
+  state->owner = std::move(owner);
+  state->built.view = std::move(view);
+  state->identity.config_sha256 = sha256_hex(name);
   state->identity.inventory_sha256 = inventory_sha256(state->inventory);
   return Artifact(std::move(state));
 }

@@ -33,6 +33,10 @@ class Artifact {
   /// the first violation with file, tensor and reason. No weight is read or copied.
   static Result<Artifact> open(const std::filesystem::path& directory);
 
+  /// A model whose weights are already in memory. `owner` keeps alive what the view points to; `name` stands for the
+  /// directory. There is no inventory; the identity is that of the name.
+  static Artifact from_memory(ModelView view, std::shared_ptr<const void> owner, const std::string& name);
+
   Artifact(Artifact&&) noexcept;
   Artifact& operator=(Artifact&&) noexcept;
   ~Artifact();

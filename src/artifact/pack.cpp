@@ -6,7 +6,6 @@
 #include "artifact/pack_config.hpp"
 #include "artifact/pack_directory.hpp"
 #include "artifact/pack_file.hpp"
-#include "base/progress.hpp"
 
 namespace lockstep::artifact {
 namespace {
@@ -33,14 +32,6 @@ Json fingerprint(const Artifact& source, const PackOptions& options) {
           {"recipe", recipe},
           {"shard_bytes", options.shard_bytes},
           {"files", files}};
-}
-
-Status check_space(const fs::path& directory, std::uint64_t needed) {
-  std::error_code error;
-  const fs::space_info space = fs::space(directory, error);
-  if (error || space.available >= needed) return {};
-  return fail(ErrorKind::Limit, "{}: {} needed, {} free", directory.string(), format_bytes(static_cast<double>(needed)),
-              format_bytes(static_cast<double>(space.available)));
 }
 
 /// Writing into the source, or over it, would destroy what is being read.
@@ -70,7 +61,7 @@ Status write_texts(const Artifact& source, const PackOptions& options, const Pac
 Result<PackResult> write_pack(const fs::path& source_path, const fs::path& destination, const PackOptions& options) {
   LOCKSTEP_TRY(check_apart(source_path, destination));
   const Artifact source = LOCKSTEP_TRY(Artifact::open(source_path));
-  const PackPlan plan = LOCKSTEP_TRY(plan_pack(source, options.recipe, options.shard_bytes));
+  const PackPlan plan = LOCKSTEP_TRY(plan_pack(source.view(), options.recipe, options.shard_bytes));
   PackDirectory directory = LOCKSTEP_TRY(PackDirectory::open(destination, fingerprint(source, options), options.force));
   PackResult result;
   std::uint64_t total = 0, done = 0, missing_bytes = 0;
@@ -79,7 +70,7 @@ Result<PackResult> write_pack(const fs::path& source_path, const fs::path& desti
     result.bytes += file.data_bytes();
     if (!directory.has(file.name)) missing_bytes += file.data_bytes();
   }
-  LOCKSTEP_TRY(check_space(directory.partial(), missing_bytes));
+  LOCKSTEP_TRY(directory.check_space(missing_bytes));
   ThreadPool pool(options.threads);
   const auto advance = [&](std::uint64_t values) { options.progress(done += values, total); };
   for (const PlannedFile& file : plan.files) {

@@ -49,9 +49,7 @@ OrderedJson sampler_json(const std::filesystem::path& directory) {
 
 }  // namespace
 
-Result<std::string> pack_config_text(const Artifact& source, const Recipe& recipe, const PackPlan& plan) {
-  const std::string text = LOCKSTEP_TRY(read_file(source.directory() / "config.json", kMaxTextBytes));
-  OrderedJson config = LOCKSTEP_TRY(parse_ordered_json(text, "config.json"));
+std::string pack_config_text(OrderedJson config, const Recipe& recipe, const PackPlan& plan) {
   OrderedJson& inner = config.contains("text_config") ? config["text_config"] : config;
   OrderedJson extra = OrderedJson::object();
   if (has_file(plan, "mtp.safetensors")) extra["mtp_file"] = "mtp.safetensors";
@@ -64,6 +62,12 @@ Result<std::string> pack_config_text(const Artifact& source, const Recipe& recip
   config["mlx_lm_extra_tensors"] = extra;
   config["mtplx_recipe"] = recipe_json(recipe);
   return dump(config);
+}
+
+Result<std::string> pack_config_text(const Artifact& source, const Recipe& recipe, const PackPlan& plan) {
+  const std::string text = LOCKSTEP_TRY(read_file(source.directory() / "config.json", kMaxTextBytes));
+  OrderedJson config = LOCKSTEP_TRY(parse_ordered_json(text, "config.json"));
+  return pack_config_text(std::move(config), recipe, plan);
 }
 
 std::string pack_index_text(const PackPlan& plan) {

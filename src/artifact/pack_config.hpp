@@ -8,6 +8,8 @@
 
 namespace lockstep::artifact {
 
+/// `config` (config.json of the official layout) with quantization, side files and the recipe added.
+[[nodiscard]] std::string pack_config_text(OrderedJson config, const Recipe& recipe, const PackPlan& plan);
 /// The source's config.json with quantization, side files and the recipe added. Errors: those of reading it.
 Result<std::string> pack_config_text(const Artifact& source, const Recipe& recipe, const PackPlan& plan);
 

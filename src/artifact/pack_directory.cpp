@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/file.hpp"
+#include "base/progress.hpp"
 
 namespace lockstep::artifact {
 namespace {
@@ -121,6 +122,14 @@ Status PackDirectory::remove_unfinished() const {
 Status PackDirectory::save_record() const {
   const Json record{{"fingerprint", fingerprint_}, {"files", finished_}};
   return write_file(partial_ / kRecord, record.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+Status PackDirectory::check_space(std::uint64_t needed) const {
+  std::error_code error;
+  const fs::space_info space = fs::space(partial_, error);
+  if (error || space.available >= needed) return {};
+  return fail(ErrorKind::Limit, "{}: {} needed, {} free", partial_.string(), format_bytes(static_cast<double>(needed)),
+              format_bytes(static_cast<double>(space.available)));
 }
 
 Status PackDirectory::finish_file(const std::string& name) {

@@ -25,6 +25,8 @@ class PackDirectory {
   ~PackDirectory();
 
   [[nodiscard]] const std::filesystem::path& partial() const { return partial_; }
+  /// Errors: Limit when the file system has less than `needed` bytes free.
+  [[nodiscard]] Status check_space(std::uint64_t needed) const;
   /// True when an earlier run finished this file.
   [[nodiscard]] bool has(const std::string& name) const { return finished_.contains(name); }
   /// Records a file that is now complete.

@@ -58,8 +58,8 @@ std::string block_prefix(const std::string& name) {
 
 class Planner {
  public:
-  Planner(const Artifact& source, const Recipe& recipe, std::uint64_t shard_bytes)
-      : view_(source.view()), recipe_(recipe), shard_bytes_(shard_bytes) {}
+  Planner(const ModelView& source, const Recipe& recipe, std::uint64_t shard_bytes)
+      : view_(source), recipe_(recipe), shard_bytes_(shard_bytes) {}
 
   Result<PackPlan> plan() {
     const ModelParts parts = walk_model(view_);
@@ -199,7 +199,7 @@ std::uint64_t PlannedFile::source_values() const {
   return values;
 }
 
-Result<PackPlan> plan_pack(const Artifact& source, const Recipe& recipe, std::uint64_t shard_bytes) {
+Result<PackPlan> plan_pack(const ModelView& source, const Recipe& recipe, std::uint64_t shard_bytes) {
   return Planner(source, recipe, shard_bytes).plan();
 }
 

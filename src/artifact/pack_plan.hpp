@@ -47,7 +47,7 @@ struct PackPlan {
 };
 
 /// Plans the trunk in shards of about `shard_bytes`, mtp.safetensors and ngram-table.safetensors. Pointers are into
-/// `source`. Errors: Unsupported when the source is already quantised.
-Result<PackPlan> plan_pack(const Artifact& source, const Recipe& recipe, std::uint64_t shard_bytes);
+/// `source`; weights are not read. Errors: Unsupported when the source is already quantised.
+Result<PackPlan> plan_pack(const ModelView& source, const Recipe& recipe, std::uint64_t shard_bytes);
 
 }  // namespace lockstep::artifact

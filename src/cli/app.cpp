@@ -30,6 +30,7 @@ using AddCommand = void (*)(CLI::App&, CommandContext&);
 constexpr std::array kCommands = std::to_array<AddCommand>({
     add_inspect,
     add_pack,
+    add_synth,
     add_run,
     add_chat,
     add_logits,

@@ -64,6 +64,10 @@ Result<fs::path> find_model(const std::string& given) {
   if (!given.empty()) return named_model(given, "--model");
   const char* variable = std::getenv("LOCKSTEP_MODEL");
   if (variable != nullptr && *variable != '\0') return named_model(variable, "LOCKSTEP_MODEL");
+  return find_demo_model();
+}
+
+Result<fs::path> find_demo_model() {
   std::string tried;
   for (const fs::path& place : demo_places()) {
     if (is_model(place)) return place;

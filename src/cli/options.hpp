@@ -27,5 +27,7 @@ CLI::Option* add_threads_option(CLI::App& command, std::size_t& threads, const s
 /// for in ../share/lockstep/models/demo next to the executable, in the source tree, and in ./models/demo. A directory
 /// counts as a model when it has a config.json. Errors: NotFound, naming every place that was tried.
 Result<std::filesystem::path> find_model(const std::string& given);
+/// The demo model alone.
+Result<std::filesystem::path> find_demo_model();
 
 }  // namespace lockstep::cli

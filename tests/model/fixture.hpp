@@ -28,17 +28,22 @@ inline backend::CpuOptions one_thread() {
   return options;
 }
 
-inline Loaded load(const std::string& directory, backend::StateType state,
+inline Loaded load(artifact::Artifact artifact, backend::StateType state,
                    const backend::CpuOptions& options = one_thread()) {
-  auto artifact = artifact::Artifact::open(directory);
-  if (!artifact) throw std::runtime_error(artifact.error().message);
   auto backend = backend::CpuBackend::create(options);
   if (!backend) throw std::runtime_error(backend.error().message);
   ModelOptions model_options;
   model_options.state = state;
-  auto model = Model::load(*artifact, std::move(*backend), model_options);
+  auto model = Model::load(artifact, std::move(*backend), model_options);
   if (!model) throw std::runtime_error(model.error().message);
-  return {std::move(*artifact), std::move(*model)};
+  return {std::move(artifact), std::move(*model)};
+}
+
+inline Loaded load(const std::string& directory, backend::StateType state,
+                   const backend::CpuOptions& options = one_thread()) {
+  auto artifact = artifact::Artifact::open(directory);
+  if (!artifact) throw std::runtime_error(artifact.error().message);
+  return load(std::move(*artifact), state, options);
 }
 
 /// A tensor of a golden file as T (no conversion).

@@ -9,7 +9,9 @@ Result<RowFormat> RowFormat::create(const artifact::NgramTableView& view, const 
   format.dim_ = view.dim;
   format.rows_per_file_ = view.table ? view.rows : view.rows_per_shard;
   const std::size_t files = view.table ? 1 : view.shards.size();
-  if (files == 0 || view.files.size() != files || view.rows < 1 || format.rows_per_file_ < 1) {
+  // A table that was made in memory is in no file.
+  const bool described = view.files.empty() || view.files.size() == files;
+  if (files == 0 || !described || view.rows < 1 || format.rows_per_file_ < 1) {
     return fail(ErrorKind::Invalid, "the n-gram table has {} rows in {} parts but {} files", view.rows, files,
                 view.files.size());
   }

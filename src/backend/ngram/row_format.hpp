@@ -25,7 +25,8 @@ class RowFormat {
  public:
   static constexpr std::size_t kMaxPlanes = 3;
 
-  /// Errors: Invalid for a view without files or rows.
+  /// Errors: Invalid for a view without rows, or whose files are not as many as its parts; none at all are
+  /// right for a table in memory, of which plane() must not be asked.
   static Result<RowFormat> create(const artifact::NgramTableView& view, const kernels::Kernels& kernels);
 
   [[nodiscard]] std::int64_t rows() const { return rows_; }

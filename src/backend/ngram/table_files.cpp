@@ -20,6 +20,9 @@ constexpr std::size_t kDirectAlignment = 4096;
 
 Result<TableFiles> TableFiles::open(const artifact::NgramTableView& view, const RowFormat& format, bool direct) {
   TableFiles files;
+  if (view.files.empty()) {
+    return fail(ErrorKind::Unsupported, "the n-gram table is in memory and in no file: it can only be resident");
+  }
   for (const artifact::RowsFile& place : view.files) LOCKSTEP_TRY(files.add(place.path));
   LOCKSTEP_TRY(files.check_rows(view, format));
   files.set_direct(direct);
