@@ -4,7 +4,7 @@
 
 #include <CLI/App.hpp>
 
-#include "backend/cpu/cpu_backend.hpp"
+#include "backend/device.hpp"
 #include "backend/ngram/residency.hpp"
 #include "cli/arguments.hpp"
 #include "cli/options.hpp"
@@ -34,6 +34,7 @@ std::string not_negative(const std::string& text) {
 
 void add_engine_options(CLI::App& command, EngineOptions& options) {
   add_model_option(command, options.model);
+  command.add_option("--device", options.device, "Where the model runs: cpu, cuda or cuda:N")->capture_default_str();
   add_threads_option(command, options.threads, "every physical core");
   command.add_option("--isa", options.isa, "Kernels to use (default: LOCKSTEP_ISA, else the fastest of this machine)")
       ->check(not_empty());
@@ -51,6 +52,7 @@ void add_engine_options(CLI::App& command, EngineOptions& options) {
 }
 
 Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
+  const backend::DeviceChoice device = LOCKSTEP_TRY(backend::parse_device(options.device));
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model));
   backend::CpuOptions cpu;
   cpu.threads = granted_threads(options.threads);
@@ -59,7 +61,7 @@ Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
   LoadedModel loaded;
   loaded.artifact = std::make_unique<artifact::Artifact>(LOCKSTEP_TRY(artifact::Artifact::open(directory)));
   cpu.ngram = ngram_options(options, *loaded.artifact);
-  std::unique_ptr<backend::Backend> backend = LOCKSTEP_TRY(backend::CpuBackend::create(cpu));
+  std::unique_ptr<backend::Backend> backend = LOCKSTEP_TRY(backend::create_backend(device, cpu));
   for (const std::string& warning : loaded.artifact->warnings()) complain(warning);
   model::ModelOptions model_options;
   model_options.state = options.state == "f32" ? backend::StateType::F32 : backend::StateType::BF16;

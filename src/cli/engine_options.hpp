@@ -16,6 +16,7 @@ namespace lockstep::cli {
 
 struct EngineOptions {
   std::string model;  ///< directory; empty: see find_model()
+  std::string device = "cpu";
   std::size_t threads = 0;
   std::string isa;
   std::string state = "bf16";
@@ -24,7 +25,7 @@ struct EngineOptions {
   bool unquantised = false;
 };
 
-/// Adds --model, --threads, --isa, --state, --ple and --ple-cache. `options` must outlive the parse.
+/// Adds --model, --device, --threads, --isa, --state, --ple and --ple-cache. `options` must outlive the parse.
 void add_engine_options(CLI::App& command, EngineOptions& options);
 
 /// An opened artifact and the model that runs it. The artifact outlives the model.

@@ -24,7 +24,7 @@ namespace lockstep::cli {
 namespace {
 
 struct Options {
-  std::string model, receipt;
+  std::string model, receipt, device = "cpu";
   decode::GateOptions gates;
   bool json = false;
 };
@@ -58,7 +58,9 @@ OrderedJson receipt(const artifact::Artifact& artifact, const Options& options, 
                    {"config_sha256", artifact.identity().config_sha256},
                    {"runtime_sha256", artifact.identity().runtime_sha256},
                    {"inventory_sha256", artifact.identity().inventory_sha256}};
-  json["machine"] = {{"processor", processor()}, {"system", fmt::format("{} {}", system.sysname, system.release)}};
+  json["machine"] = {{"processor", processor()},
+                     {"system", fmt::format("{} {}", system.sysname, system.release)},
+                     {"device", options.device}};
   json["seed"] = options.gates.seed;
   json["tokens_per_request"] = options.gates.tokens;
   json["reference_ids_sha256"] = report.digest;
@@ -95,6 +97,7 @@ Status verify(const Options& options) {
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model));
   const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open(directory));
   decode::GateOptions gates = options.gates;
+  gates.device = LOCKSTEP_TRY(backend::parse_device(options.device));
   gates.vocab = artifact.config().vocab_size;
   gates.threads = granted_threads(gates.threads);
   if (std::filesystem::exists(directory / "tokenizer.json")) {
@@ -129,6 +132,8 @@ void add_verify(CLI::App& app, CommandContext& context) {
   command->add_option("model", options->model, "Model directory (same as --model)")
       ->excludes(command->get_option("--model"))
       ->check(not_empty());
+  command->add_option("--device", options->device, "What is tried: cpu, cuda or cuda:N; the reference is the processor")
+      ->capture_default_str();
   command->add_option("--seconds", options->gates.seconds, "Time budget: no new case starts after it")
       ->check(finite_number(1, 1e6))
       ->capture_default_str();

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <map>
 
-#include "backend/cpu/cpu_backend.hpp"
 #include "base/sha256.hpp"
 #include "numerics/pcg64.hpp"
 
@@ -21,10 +20,12 @@ struct Setup {
   std::int64_t chunk = 1;
   std::int64_t depth = 0;  ///< 0: plain
   bool capture = true;
+  backend::DeviceChoice device;
   bool restore = false;  ///< save, restore and fork the sequence in the middle of the prompt
 
   [[nodiscard]] std::string text() const {
-    return fmt::format("isa {}, {} threads, state {}, prompt chunks of {}, {}{}", isa, threads,
+    const std::string where = device.cuda ? device.text() : fmt::format("isa {}, {} threads", isa, threads);
+    return fmt::format("{}, state {}, prompt chunks of {}, {}{}", where,
                        state == backend::StateType::BF16 ? "bf16" : "f32", chunk,
                        depth == 0 ? std::string("plain") : fmt::format("depth {}", depth),
                        depth > 0 && !capture ? ", gdn_capture off" : (restore ? ", restored" : ""));
@@ -128,17 +129,22 @@ class Prover {
     Setup fast;
     fast.threads = threads;
     fast.chunk = kPrefillChunk;
+    fast.device = options_.device;
     const auto with = [&](auto change) {
       Setup setup = fast;
       change(setup);
       return setup;
     };
-    std::vector<Setup> sets;
-    for (const kernels::Kernels* table : kernels::available_kernels()) {
-      sets.push_back(with([&](Setup& s) { s.isa = std::string(table->name); }));
+    if (options_.device.cuda) {
+      gate("device " + options_.device.text(), {fast, with([](Setup& s) { s.chunk = 1; })});
+    } else {
+      std::vector<Setup> sets;
+      for (const kernels::Kernels* table : kernels::available_kernels()) {
+        sets.push_back(with([&](Setup& s) { s.isa = std::string(table->name); }));
+      }
+      gate("instruction sets", sets);
+      gate("thread counts", {with([](Setup& s) { s.threads = 1; }), with([](Setup& s) { s.threads = 3; })});
     }
-    gate("instruction sets", sets);
-    gate("thread counts", {with([](Setup& s) { s.threads = 1; }), with([](Setup& s) { s.threads = 3; })});
     gate("prompt chunkings", {with([](Setup& s) { s.chunk = 3; }), with([](Setup& s) { s.chunk = 17; })});
     gate("save, restore and fork", {with([](Setup& s) { s.restore = true; })});
     gate("state type f32", {with([](Setup& s) { s.state = backend::StateType::F32; })});
@@ -161,16 +167,16 @@ class Prover {
   }
 
   Result<model::Model*> model(const Setup& setup) {
-    const std::string key =
-        fmt::format("{} {} {}", setup.isa, setup.threads, setup.state == backend::StateType::BF16 ? 16 : 32);
+    const std::string key = fmt::format("{} {} {} {}", setup.device.text(), setup.isa, setup.threads,
+                                        setup.state == backend::StateType::BF16 ? 16 : 32);
     if (key == loaded_key_) return loaded_.get();
     backend::CpuOptions cpu;
     cpu.isa = setup.isa;
     cpu.threads = setup.threads;
-    std::unique_ptr<backend::Backend> backend = LOCKSTEP_TRY(backend::CpuBackend::create(cpu));
+    loaded_.reset();
+    std::unique_ptr<backend::Backend> backend = LOCKSTEP_TRY(backend::create_backend(setup.device, cpu));
     model::ModelOptions model_options;
     model_options.state = setup.state;
-    loaded_.reset();
     loaded_ = LOCKSTEP_TRY(model::Model::load(artifact_, std::move(backend), model_options));
     loaded_key_ = key;
     return loaded_.get();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "artifact/artifact.hpp"
+#include "backend/device.hpp"
 #include "base/result.hpp"
 #include "decode/decoder.hpp"
 
@@ -20,8 +21,9 @@ struct GateOptions {
   std::int64_t tokens = 32;  ///< emitted per request
   std::uint64_t seed = 1;    ///< of the random prompts
   std::vector<std::int64_t> prompt_lengths{1, 3, 40, 150};
-  std::size_t threads = 0;  ///< most threads tried; 0: physical cores
-  std::int64_t vocab = 0;   ///< usable vocabulary
+  std::size_t threads = 0;       ///< most threads tried; 0: physical cores
+  std::int64_t vocab = 0;        ///< usable vocabulary
+  backend::DeviceChoice device;  ///< what is tried; the reference always runs on the processor
 };
 
 struct GateResult {

@@ -168,7 +168,7 @@ Status Runner::finish(const backend::HyperWeights& mixer, const float* x, std::s
   const artifact::ModelConfig& config = model_->config();
   const auto rows = static_cast<std::int64_t>(wanted.size());
   logits_.resize(static_cast<std::size_t>(rows * config.vocab_size));
-  if (rows == 0) return {};
+  if (rows == 0) return backend.status();
   if (rows > logits_rows_) {
     logits_device_ = LOCKSTEP_TRY(backend.allocate(row_bytes(rows, config.vocab_size)));
     logits_rows_ = rows;
@@ -183,7 +183,7 @@ Status Runner::finish(const backend::HyperWeights& mixer, const float* x, std::s
   }
   backend.project(*model_->weights().head, picked_->floats(), rows, logits_device_->floats());
   backend.read(logits_.data(), logits_device_->data(), logits_.size() * sizeof(float));
-  return {};
+  return backend.status();
 }
 
 Status Runner::forward(std::span<const Segment> segments) {
@@ -299,7 +299,7 @@ Status Runner::draft_fill(std::span<const DraftSegment> segments) {
   for (const DraftSegment& segment : segments) {
     segment.sequence->draft_->append(static_cast<std::int64_t>(segment.tokens.size()));
   }
-  return {};
+  return backend.status();
 }
 
 }  // namespace lockstep::model

@@ -79,11 +79,11 @@ class WeightStore {
     return view;
   }
 
-  artifact::MatrixView affine(std::int64_t rows, std::int64_t cols, int bits, std::int64_t count = 1) {
+  artifact::MatrixView affine(std::int64_t rows, std::int64_t cols, int bits, std::int64_t count = 1, int group = 32) {
     artifact::MatrixView view = shape(rows, cols, count);
     view.quantised = true;
     view.bits = bits;
-    view.group = 32;
+    view.group = group;
     view.scale_dtype = bits % 2 == 0 ? artifact::DType::BF16 : artifact::DType::F16;
     std::vector<std::byte> codes(static_cast<std::size_t>(count * rows * cols * bits / 8));
     for (std::byte& code : codes) code = static_cast<std::byte>(source_.below(256));
@@ -147,7 +147,9 @@ class WeightStore {
 class Rig {
  public:
   explicit Rig(unsigned seed, const CpuOptions& options = {}, StateType state = StateType::BF16)
-      : store_(seed), config(tiny_config()), backend(CpuBackend::create(options).value()) {
+      : Rig(seed, CpuBackend::create(options).value(), state, tiny_config()) {}
+  Rig(unsigned seed, std::unique_ptr<Backend> used, StateType state, const artifact::ModelConfig& geometry)
+      : store_(seed), config(geometry), backend(std::move(used)) {
     EXPECT_TRUE(backend->configure(config, state));
     EXPECT_TRUE(backend->prepare_positions(600));
     const std::int64_t hidden = config.hidden_size;
@@ -179,7 +181,7 @@ class Rig {
 
  public:
   artifact::ModelConfig config;
-  std::unique_ptr<CpuBackend> backend;
+  std::unique_ptr<Backend> backend;
   MatrixPtr embedding;
   HyperWeights hyper;
   DeltaWeights delta;

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "base/checked.hpp"
-#include "numerics/double_math.hpp"
 
 namespace lockstep::backend {
 namespace {
@@ -91,30 +90,12 @@ Status CpuBackend::configure(const artifact::ModelConfig& config, StateType stat
   state_ = state;
   element_ = state == StateType::F32 ? kernels::ElementType::F32 : kernels::ElementType::BF16;
   layout_ = page_layout(config, state);
-  positions_ = 0;
+  rotations_.clear();
   return {};
 }
 
 Status CpuBackend::prepare_positions(std::int64_t positions) {
-  if (positions <= positions_) return {};
-  // Grown geometrically, so that a long sequence does not pay for each page. Angles are formed in double from position
-  // * theta^(-2i/d) and rounded once (docs/numerics.md N1).
-  const std::int64_t target =
-      std::min(std::max<std::int64_t>({positions, 2 * positions_, 1024}), std::max(positions, config_.max_positions));
-  const std::int64_t half = config_.rotary_dim / 2;
-  cos_.resize(static_cast<std::size_t>(target * half));
-  sin_.resize(cos_.size());
-  const double log_theta = numerics::canon_log64(config_.rope_theta);
-  for (std::int64_t i = 0; i < half; ++i) {
-    const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(config_.rotary_dim);
-    const double frequency = numerics::canon_exp64(exponent * log_theta);
-    for (std::int64_t p = positions_; p < target; ++p) {
-      const numerics::SinCos angle = numerics::canon_sincos64(static_cast<double>(p) * frequency);
-      cos_[static_cast<std::size_t>(p * half + i)] = static_cast<float>(angle.cos);
-      sin_[static_cast<std::size_t>(p * half + i)] = static_cast<float>(angle.sin);
-    }
-  }
-  positions_ = target;
+  rotations_.extend(config_, positions);
   return {};
 }
 
@@ -124,7 +105,7 @@ Status CpuBackend::reserve_rows(std::int64_t /*rows*/) {
 
 kernels::Rotation CpuBackend::rotation(std::int64_t position) const {
   const std::int64_t half = config_.rotary_dim / 2;
-  return {cos_.data() + position * half, sin_.data() + position * half, half};
+  return {rotations_.cos().data() + position * half, rotations_.sin().data() + position * half, half};
 }
 
 void CpuBackend::matmul_blocks(const CpuMatrix& matrix, std::int64_t index, Activations& x, std::int64_t begin,

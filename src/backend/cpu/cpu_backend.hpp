@@ -10,6 +10,7 @@
 #include "backend/backend.hpp"
 #include "backend/cpu/linear.hpp"
 #include "backend/ngram/ngram_store.hpp"
+#include "backend/rotation_table.hpp"
 #include "base/thread_pool.hpp"
 #include "kernels/cpu/kernels.hpp"
 
@@ -141,8 +142,7 @@ class CpuBackend final : public Backend {
   PageLayout layout_;
   NgramOptions ngram_options_;
   std::unique_ptr<NgramStore> ngram_;
-  std::vector<float> cos_, sin_;  ///< [positions, rotary_dim / 2]
-  std::int64_t positions_ = 0;
+  RotationTable rotations_;
   std::array<QuantisedStorage, 3> storage_, expert_storage_;
   std::array<Scratch, 12> scratch_;
   std::vector<std::int32_t> chosen_, selected_;

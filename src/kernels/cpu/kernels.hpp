@@ -10,14 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/element_type.hpp"
+
 namespace lockstep::kernels {
-
-enum class ElementType : std::uint8_t { F32, F16, BF16 };
-
-/// Bytes of one element.
-[[nodiscard]] constexpr std::size_t element_size(ElementType type) {
-  return type == ElementType::F32 ? 4 : 2;
-}
 
 /// Affine weights as the pack stores them (docs/numerics.md N3): per row a little-endian bit stream of codes, and one
 /// scale and bias per `group` inputs.

@@ -1,0 +1,23 @@
+// The CUDA backend's front door. Without CUDA in the build the same functions exist and say so (stub.cpp).
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.hpp"
+#include "backend/ngram/ngram_store.hpp"
+
+namespace lockstep::backend {
+
+struct CudaOptions {
+  int device = 0;
+  NgramOptions ngram;
+};
+
+/// Whether this program was built with CUDA.
+[[nodiscard]] bool cuda_built();
+
+/// Opens a device. Errors: Unsupported without CUDA in the build, without a driver, or for an architecture before
+/// compute capability 8.0; Usage for a device number that does not exist.
+Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaOptions& options);
+
+}  // namespace lockstep::backend

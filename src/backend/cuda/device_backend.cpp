@@ -1,0 +1,200 @@
+#include "backend/cuda/device_backend.hpp"
+
+#include <algorithm>
+
+#include "kernels/cpu/kernels.hpp"
+
+namespace lockstep::backend {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+/// What the PTX in this program needs.
+constexpr int kLeastMajor = 8;
+
+kernels::ElementType element_type(artifact::DType type) {
+  switch (type) {
+    case artifact::DType::F32:
+      return kernels::ElementType::F32;
+    case artifact::DType::F16:
+      return kernels::ElementType::F16;
+    default:
+      return kernels::ElementType::BF16;
+  }
+}
+
+}  // namespace
+
+bool cuda_built() {
+  return true;
+}
+
+Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaOptions& options) {
+  std::string reason;
+  const int count = cuda::device_count(reason);
+  if (count < 0) return fail(ErrorKind::Unsupported, "CUDA cannot be used on this machine: {}", reason);
+  if (count == 0) return fail(ErrorKind::Unsupported, "this machine has no CUDA device; use --device cpu");
+  if (options.device < 0 || options.device >= count) {
+    return fail(ErrorKind::Usage, "there is no CUDA device {}; this machine has {} (counted from 0)", options.device,
+                count);
+  }
+  cuda::DeviceInfo info;
+  if (!cuda::open_device(options.device, info, reason)) {
+    return fail(ErrorKind::Unsupported, "CUDA device {} cannot be opened: {}", options.device, reason);
+  }
+  if (info.major < kLeastMajor) {
+    return fail(ErrorKind::Unsupported,
+                "CUDA device {} ({}) has compute capability {}.{}; lockstep needs {}.0 or later", options.device,
+                info.name, info.major, info.minor, kLeastMajor);
+  }
+  auto backend = std::make_unique<DeviceBackend>(options, info);
+  LOCKSTEP_TRY(backend->status());
+  return backend;
+}
+
+std::string DeviceBackend::describe() const {
+  return fmt::format("cuda:{} {}", options_.device, info_.name);
+}
+
+Status DeviceBackend::status() const {
+  if (!out_of_memory_.empty()) return fail(ErrorKind::Limit, "{}", out_of_memory_);
+  if (!queue_.failed()) return {};
+  return fail(ErrorKind::Internal, "CUDA device {} failed ({}); load the model again", options_.device, queue_.error());
+}
+
+Result<BufferPtr> DeviceBackend::allocate(std::size_t bytes) {
+  LOCKSTEP_TRY(status());
+  void* memory = queue_.allocate(bytes);
+  if (memory == nullptr) {
+    LOCKSTEP_TRY(status());
+    return fail(ErrorKind::Limit, "CUDA device {} ({}, {:.1f} GiB) has no room for another {} bytes", options_.device,
+                info_.name, static_cast<double>(info_.total_memory) / (1U << 30), bytes);
+  }
+  return std::make_unique<DeviceBuffer>(queue_, memory, bytes);
+}
+
+void* DeviceBackend::Scratch::bytes(DeviceBackend& backend, std::size_t size) {
+  if (buffer_ != nullptr && buffer_->size() >= size) return buffer_->data();
+  buffer_.reset();
+  Result<BufferPtr> made = backend.allocate(size);
+  if (!made) {
+    // The queue takes nothing more from here on, so no kernel sees the missing memory.
+    backend.out_of_memory_ = made.error().message;
+    backend.queue_.stop();
+    return nullptr;
+  }
+  buffer_ = std::move(*made);
+  return buffer_->data();
+}
+
+Result<MatrixPtr> DeviceBackend::upload(const artifact::MatrixView& view) {
+  auto matrix = std::make_unique<DeviceMatrix>(view);
+  const std::size_t rows = static_cast<std::size_t>(view.count * view.rows);
+  if (!view.quantised) {
+    matrix->dense = {nullptr, view.count, view.rows, view.cols, view.dtype != artifact::DType::BF16};
+    const std::size_t source = rows * static_cast<std::size_t>(view.cols) * artifact::dtype_size(view.dtype);
+    auto* raw = static_cast<std::byte*>(staging_.bytes(*this, source));
+    LOCKSTEP_TRY(status());
+    const std::size_t one = source / static_cast<std::size_t>(view.count);
+    for (std::int64_t i = 0; i < view.count; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      queue_.upload(raw + at * one, view.data + at * view.matrix_stride, one);
+    }
+    matrix->first = LOCKSTEP_TRY(allocate(static_cast<std::size_t>(view.count) * matrix->dense.matrix_bytes()));
+    matrix->dense.data = matrix->first->data();
+    cuda::lay_out_dense(queue_, raw, element_type(view.dtype), matrix->dense);
+    return matrix;
+  }
+  matrix->quantised = true;
+  matrix->affine = {nullptr,    nullptr,
+                    view.count, view.rows,
+                    view.cols,  view.bits <= 4 ? 4 : 8,
+                    view.group, view.scale_dtype != artifact::DType::BF16};
+  const std::size_t codes = rows * view.code_row_bytes();
+  const std::size_t scales = rows * view.scale_row_bytes();
+  const std::size_t aligned = (codes + 63) / 64 * 64;
+  const std::size_t aligned_scales = (scales + 63) / 64 * 64;
+  auto* raw = static_cast<std::byte*>(staging_.bytes(*this, aligned + 2 * aligned_scales));
+  LOCKSTEP_TRY(status());
+  queue_.upload(raw, view.codes, codes);
+  queue_.upload(raw + aligned, view.scales, scales);
+  queue_.upload(raw + aligned + aligned_scales, view.biases, scales);
+  const auto count = static_cast<std::size_t>(view.count);
+  matrix->first = LOCKSTEP_TRY(allocate(count * matrix->affine.matrix_code_bytes()));
+  matrix->second = LOCKSTEP_TRY(allocate(count * matrix->affine.matrix_pair_bytes()));
+  matrix->affine.codes = matrix->first->data();
+  matrix->affine.pairs = matrix->second->data();
+  cuda::lay_out_affine(queue_,
+                       {reinterpret_cast<const std::uint8_t*>(raw), raw + aligned, raw + aligned + aligned_scales,
+                        element_type(view.scale_dtype), view.bits},
+                       matrix->affine);
+  return matrix;
+}
+
+Result<BufferPtr> DeviceBackend::upload(std::span<const float> vector) {
+  BufferPtr buffer = LOCKSTEP_TRY(allocate(vector.size_bytes()));
+  queue_.upload(buffer->data(), vector.data(), vector.size_bytes());
+  return buffer;
+}
+
+Status DeviceBackend::set_ngram_table(const artifact::NgramTableView& table) {
+  ngram_ = LOCKSTEP_TRY(open_ngram_store(table, *kernels::available_kernels().front(), options_.ngram));
+  return {};
+}
+
+Status DeviceBackend::configure(const artifact::ModelConfig& config, StateType state) {
+  config_ = config;
+  state_ = state;
+  layout_ = page_layout(config, state);
+  rotations_.clear();
+  return {};
+}
+
+Status DeviceBackend::prepare_positions(std::int64_t positions) {
+  if (!rotations_.extend(config_, positions)) return {};
+  cos_ = LOCKSTEP_TRY(upload(std::span<const float>(rotations_.cos())));
+  sin_ = LOCKSTEP_TRY(upload(std::span<const float>(rotations_.sin())));
+  return {};
+}
+
+Status DeviceBackend::reserve_rows(std::int64_t rows) {
+  reserved_rows_ = std::max(reserved_rows_, rows);
+  staging_ = {};  // the weights are up
+  return status();
+}
+
+const cuda::ActivationRows& DeviceBackend::Input::quantised(int group) {
+  const std::size_t slot = group == 32 ? 0 : (group == 64 ? 1 : 2);
+  cuda::ActivationRows& made = quantised_.at(slot);
+  if (made.digits != nullptr) return made;
+  const std::int64_t room = std::max(rows_, backend_.reserved_rows_);
+  made = {backend_.digits_.at(slot).bytes(backend_, cuda::ActivationRows::digit_bytes(room, cols_)),
+          backend_.steps_.at(slot).bytes(backend_, cuda::ActivationRows::step_bytes(room, cols_, group)), rows_, cols_,
+          group};
+  cuda::quantise_rows(backend_.queue_, x_, made);
+  return made;
+}
+
+void DeviceBackend::matmul(const Matrix& matrix, Input& x, float* out, const cuda::Selection* selection) {
+  const auto& device = static_cast<const DeviceMatrix&>(matrix);
+  if (device.quantised) {
+    cuda::affine_product(queue_, device.affine, x.quantised(device.affine.group), selection, out, matrix.rows());
+  } else {
+    cuda::dense_product(queue_, device.dense, x.x(), x.rows(), selection, out, matrix.rows());
+  }
+}
+
+void DeviceBackend::lookup(const Matrix& matrix, std::span<const std::int32_t> ids, std::int64_t copies, float* out) {
+  const auto& device = static_cast<const DeviceMatrix&>(matrix);
+  const auto n = static_cast<std::int64_t>(ids.size());
+  auto* on_device = static_cast<std::int32_t*>(
+      tokens_.bytes(*this, static_cast<std::size_t>(std::max(n, reserved_rows_)) * sizeof(std::int32_t)));
+  queue_.upload_soon(on_device, ids.data(), ids.size_bytes());
+  if (device.quantised) {
+    cuda::affine_lookup(queue_, device.affine, on_device, n, copies, out);
+  } else {
+    cuda::dense_lookup(queue_, device.dense, on_device, n, copies, out);
+  }
+}
+
+}  // namespace lockstep::backend

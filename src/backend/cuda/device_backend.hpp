@@ -1,0 +1,141 @@
+// The CUDA backend: the canon on one device, every operation a few kernels in one queue.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.hpp"
+#include "backend/rotation_table.hpp"
+#include "kernels/cuda/attention.hpp"
+#include "kernels/cuda/delta.hpp"
+#include "kernels/cuda/linear.hpp"
+#include "kernels/cuda/queue.hpp"
+
+namespace lockstep::backend {
+
+class DeviceBuffer final : public Buffer {
+ public:
+  DeviceBuffer(kernels::cuda::Queue& queue, void* memory, std::size_t size)
+      : queue_(queue), memory_(static_cast<std::byte*>(memory)), size_(size) {}
+  ~DeviceBuffer() override { queue_.release(memory_); }
+  [[nodiscard]] std::byte* data() override { return memory_; }
+  [[nodiscard]] std::size_t size() const override { return size_; }
+
+ private:
+  kernels::cuda::Queue& queue_;
+  std::byte* memory_;
+  std::size_t size_;
+};
+
+/// Weights in the kernels' layout.
+class DeviceMatrix final : public Matrix {
+ public:
+  DeviceMatrix(const artifact::MatrixView& view) : Matrix(view.count, view.rows, view.cols) {}
+
+  bool quantised = false;
+  kernels::cuda::AffineWeights affine;
+  kernels::cuda::DenseWeights dense;
+  BufferPtr first, second;  ///< codes and pairs, or data
+};
+
+class DeviceBackend final : public Backend {
+ public:
+  DeviceBackend(const CudaOptions& options, const kernels::cuda::DeviceInfo& info) : options_(options), info_(info), queue_(options.device) {}
+
+  [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] Status status() const override;
+  Result<BufferPtr> allocate(std::size_t bytes) override;
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { queue_.copy(to, from, bytes); }
+  void read(void* host, const std::byte* from, std::size_t bytes) override { queue_.download(host, from, bytes); }
+  void write(std::byte* to, const void* host, std::size_t bytes) override { queue_.upload(to, host, bytes); }
+  Result<MatrixPtr> upload(const artifact::MatrixView& view) override;
+  Result<BufferPtr> upload(std::span<const float> vector) override;
+  Status set_ngram_table(const artifact::NgramTableView& table) override;
+  [[nodiscard]] const NgramStore* ngram_store() const override { return ngram_.get(); }
+  Status configure(const artifact::ModelConfig& config, StateType state) override;
+  Status prepare_positions(std::int64_t positions) override;
+  Status reserve_rows(std::int64_t rows) override;
+
+  void embed(const Matrix& embedding, std::span<const std::int32_t> tokens, float* x) override;
+  Status ngram_request(std::span<const std::int64_t> row_ids) override { return ngram_->request(row_ids); }
+  Status ngram_lookup(std::span<const std::int64_t> row_ids, float* e) override;
+  void ple_inject(const PleWeights& weights, const float* e, std::span<const PleSlot> slots, std::int64_t rows,
+                  float* x) override;
+  void hyper_read(const HyperWeights& weights, const float* x, std::int64_t rows, float* u, float* inject) override;
+  void hyper_write(const float* inject, const float* y, std::int64_t rows, float* x) override;
+  void delta_net(const DeltaWeights& weights, const float* u, std::span<const DeltaSlot> slots, std::int64_t rows,
+                 float* y) override;
+  void attention(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
+                 std::int64_t rows, float* y) override;
+  void attention_keys(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
+                      std::int64_t rows) override;
+  void experts(const MoeWeights& weights, const float* u, std::int64_t rows, float* y) override;
+  void project(const Matrix& matrix, const float* u, std::int64_t rows, float* out) override;
+  void draft_input(const DraftWeights& weights, const Matrix& embedding, std::span<const std::int32_t> tokens,
+                   const float* h, float* x) override;
+  void commit_delta(const DeltaSlot& slot, std::int64_t keep) override;
+  void commit_conv(const ConvSlot& slot, std::int64_t history, std::int64_t channels, std::int64_t keep) override;
+
+ private:
+  /// Memory that only grows. Operations find it large enough after reserve_rows(); one that does not (a test, an odd
+  /// caller) makes it grow, and when the device has too little, status() says so.
+  class Scratch {
+   public:
+    void* bytes(DeviceBackend& backend, std::size_t size);
+
+   private:
+    BufferPtr buffer_;
+  };
+
+  /// Input rows of one operation, quantised at most once per group size.
+  class Input {
+   public:
+    Input(DeviceBackend& backend, const float* x, std::int64_t rows, std::int64_t cols)
+        : backend_(backend), x_(x), rows_(rows), cols_(cols) {}
+    [[nodiscard]] const float* x() const { return x_; }
+    [[nodiscard]] std::int64_t rows() const { return rows_; }
+    const kernels::cuda::ActivationRows& quantised(int group);
+
+   private:
+    DeviceBackend& backend_;
+    const float* x_;
+    std::int64_t rows_, cols_;
+    std::array<kernels::cuda::ActivationRows, 3> quantised_{};
+  };
+
+  /// Scratch of `per_row` floats (or other four-byte values) for each row, with room for the reserved rows.
+  template <class T = float>
+  T* scratch(std::size_t slot, std::int64_t rows, std::int64_t per_row) {
+    const std::int64_t room = std::max(rows, reserved_rows_) * per_row;
+    return static_cast<T*>(scratch_.at(slot).bytes(*this, static_cast<std::size_t>(room) * sizeof(T)));
+  }
+  void matmul(const Matrix& matrix, Input& x, float* out, const kernels::cuda::Selection* selection = nullptr);
+  void lookup(const Matrix& matrix, std::span<const std::int32_t> ids, std::int64_t copies, float* out);
+  void routed_experts(const MoeWeights& weights, Input& input, const std::int32_t* chosen, float* outputs);
+  [[nodiscard]] kernels::cuda::DeltaShape delta_shape() const;
+  [[nodiscard]] kernels::cuda::AttentionShape attention_shape() const;
+  /// Positions and page tables on the device; nothing moves when they are those of the last call.
+  std::vector<kernels::cuda::AttentionRun> attention_runs(std::span<const AttentionSlot> slots);
+  void project_keys(const AttentionWeights& weights, Input& input, kernels::cuda::AttentionInput& projected);
+
+  CudaOptions options_;
+  kernels::cuda::DeviceInfo info_;
+  kernels::cuda::Queue queue_;
+  std::string out_of_memory_;  ///< what an operation could not get
+  artifact::ModelConfig config_;
+  StateType state_ = StateType::BF16;
+  PageLayout layout_;
+  std::unique_ptr<NgramStore> ngram_;
+  RotationTable rotations_;
+  BufferPtr cos_, sin_;
+  std::int64_t reserved_rows_ = 0;
+  std::array<Scratch, 16> scratch_;
+  std::array<Scratch, 3> digits_, steps_;
+  Scratch tokens_, tables_, staging_;
+  std::vector<std::int64_t> last_tables_;  ///< what tables_ holds
+  const std::int64_t* last_tables_at_ = nullptr;
+  std::vector<float> ngram_rows_;
+};
+
+}  // namespace lockstep::backend

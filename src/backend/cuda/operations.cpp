@@ -1,0 +1,323 @@
+// The coarse operations on CUDA, in the order of their kernels.
+#include <algorithm>
+
+#include "backend/cuda/device_backend.hpp"
+#include "kernels/cpu/kernels.hpp"
+#include "kernels/cuda/residual.hpp"
+
+namespace lockstep::backend {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+}  // namespace
+
+void DeviceBackend::embed(const Matrix& embedding, std::span<const std::int32_t> tokens, float* x) {
+  lookup(embedding, tokens, config_.streams, x);
+}
+
+Status DeviceBackend::ngram_lookup(std::span<const std::int64_t> row_ids, float* e) {
+  const std::size_t values = row_ids.size() * static_cast<std::size_t>(config_.ngram_row_dim());
+  if (ngram_rows_.size() < values) ngram_rows_.resize(values);
+  LOCKSTEP_TRY(ngram_->gather(row_ids, ngram_rows_.data()));
+  queue_.upload_soon(e, ngram_rows_.data(), values * sizeof(float));
+  return status();
+}
+
+void DeviceBackend::ple_inject(const PleWeights& weights, const float* e, std::span<const PleSlot> slots,
+                               std::int64_t rows, float* x) {
+  const std::int64_t wide = config_.wide_size();
+  const std::int64_t hidden = config_.hidden_size;
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  auto* key = scratch(0, rows, wide);
+  auto* value = scratch(1, rows, hidden);
+  auto* gated = scratch(2, rows, wide);
+  auto* normed = scratch(3, rows, wide);
+  auto* conv = scratch(4, rows, wide);
+  Input embedded(*this, e, rows, config_.ple_dim);
+  matmul(*weights.key, embedded, key);
+  matmul(*weights.value, embedded, value);
+  cuda::rms_norm(queue_, key, weights.norm_key->floats(), rows, config_.streams, hidden, eps, key);
+  cuda::rms_norm(queue_, x, weights.norm_query->floats(), rows, config_.streams, hidden, eps, normed);
+  cuda::ple_gate(queue_, key, normed, value, rows, config_.streams, hidden, gated);
+  cuda::rms_norm(queue_, gated, weights.norm_conv->floats(), rows, config_.streams, hidden, eps, normed);
+  std::vector<cuda::ConvRun> runs;
+  for (const PleSlot& slot : slots) {
+    runs.push_back({slot.conv.columns, slot.conv.captured, static_cast<std::int32_t>(slot.run.first_row),
+                    static_cast<std::int32_t>(slot.run.rows)});
+  }
+  const cuda::ConvShape shape{wide, static_cast<int>(config_.ple_conv_kernel), static_cast<int>(config_.ngram_size)};
+  cuda::conv_silu(queue_, runs, shape, normed, weights.conv->floats(), conv);
+  cuda::add_sum(queue_, x, gated, conv, rows * wide);
+}
+
+void DeviceBackend::hyper_read(const HyperWeights& weights, const float* x, std::int64_t rows, float* u,
+                               float* inject) {
+  const std::int64_t wide = config_.wide_size();
+  const std::int64_t lowrank = weights.down->rows();
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  auto* n = scratch(0, rows, wide);
+  auto* low = scratch(1, rows, lowrank);
+  auto* gate = scratch(2, rows, wide);
+  cuda::rms_norm(queue_, x, weights.norm->floats(), rows, config_.streams, config_.hidden_size, eps, n);
+  Input normed(*this, n, rows, wide);
+  matmul(*weights.down, normed, low);
+  if (inject != nullptr) matmul(*weights.inject, normed, inject);
+  cuda::silu_divided(queue_, low, rows * lowrank, static_cast<float>(config_.streams));
+  Input lowered(*this, low, rows, lowrank);
+  matmul(*weights.up, lowered, gate);
+  cuda::gated_mean(queue_, gate, n, rows, config_.streams, config_.hidden_size, u, inject);
+}
+
+void DeviceBackend::hyper_write(const float* inject, const float* y, std::int64_t rows, float* x) {
+  cuda::inject(queue_, x, inject, y, rows, config_.streams, config_.hidden_size);
+}
+
+cuda::DeltaShape DeviceBackend::delta_shape() const {
+  return {static_cast<int>(config_.linear_key_heads), static_cast<int>(config_.linear_value_heads),
+          static_cast<int>(config_.linear_key_dim), static_cast<int>(config_.linear_value_dim)};
+}
+
+void DeviceBackend::delta_net(const DeltaWeights& weights, const float* u, std::span<const DeltaSlot> slots,
+                              std::int64_t rows, float* y) {
+  const cuda::DeltaShape shape = delta_shape();
+  const std::int64_t channels = config_.conv_channels();
+  const std::int64_t values = config_.value_size();
+  const std::int64_t heads = config_.linear_value_heads;
+  auto* qkv = scratch(0, rows, channels);
+  auto* z = scratch(1, rows, values);
+  auto* a = scratch(2, rows, heads);
+  auto* b = scratch(3, rows, heads);
+  auto* conv = scratch(4, rows, channels);
+  auto* decay = scratch(5, rows, heads);
+  auto* beta = scratch(6, rows, heads);
+  auto* units = scratch(7, rows, 2 * shape.key_size());
+  auto* o = scratch(8, rows, values);
+  Input input(*this, u, rows, config_.hidden_size);
+  matmul(*weights.qkv, input, qkv);
+  matmul(*weights.z, input, z);
+  matmul(*weights.a, input, a);
+  matmul(*weights.b, input, b);
+  cuda::delta_gates(queue_, a, b, weights.neg_a->floats(), weights.dt_bias->floats(), rows, heads, decay, beta);
+  std::vector<cuda::ConvRun> convs;
+  std::vector<cuda::DeltaRun> runs;
+  for (const DeltaSlot& slot : slots) {
+    const auto first = static_cast<std::int32_t>(slot.run.first_row);
+    const auto count = static_cast<std::int32_t>(slot.run.rows);
+    convs.push_back({slot.conv.columns, slot.conv.captured, first, count});
+    runs.push_back({slot.state, slot.next_state, slot.keys, slot.deltas, slot.decays, first, count});
+  }
+  cuda::conv_silu(queue_, convs, {channels, static_cast<int>(config_.conv_kernel), 1}, qkv, weights.conv->floats(),
+                  conv);
+  cuda::delta_units(queue_, shape, conv, rows, units);
+  cuda::delta_rule(queue_, runs, shape, conv, units, decay, beta, o);
+  cuda::gated_norm(queue_, o, z, weights.norm->floats(), rows * heads, config_.linear_value_dim,
+                   static_cast<float>(config_.rms_norm_eps));
+  Input output(*this, o, rows, values);
+  matmul(*weights.out, output, y);
+}
+
+void DeviceBackend::commit_delta(const DeltaSlot& slot, std::int64_t keep) {
+  cuda::delta_replay(
+      queue_,
+      {slot.state, slot.next_state, slot.keys, slot.deltas, slot.decays, 0, static_cast<std::int32_t>(slot.run.rows)},
+      delta_shape(), keep);
+}
+
+void DeviceBackend::commit_conv(const ConvSlot& slot, std::int64_t history, std::int64_t channels, std::int64_t keep) {
+  cuda::commit_conv(queue_, slot.columns, slot.captured, history, channels, keep);
+}
+
+cuda::AttentionShape DeviceBackend::attention_shape() const {
+  cuda::AttentionShape shape;
+  shape.heads = static_cast<int>(config_.attention_heads);
+  shape.kv_heads = static_cast<int>(config_.kv_heads);
+  shape.dim = static_cast<int>(config_.head_dim);
+  shape.index_heads = static_cast<int>(config_.indexer_heads);
+  shape.index_dim = static_cast<int>(config_.indexer_dim);
+  shape.ratio = static_cast<int>(config_.indexer_ratio);
+  shape.budget = static_cast<int>(config_.indexer_budget / config_.indexer_ratio);
+  shape.ring = static_cast<int>(raw_key_ring(config_.indexer_ratio));
+  shape.half = static_cast<int>(config_.rotary_dim / 2);
+  shape.eps = static_cast<float>(config_.rms_norm_eps);
+  shape.type = state_ == StateType::F32 ? kernels::ElementType::F32 : kernels::ElementType::BF16;
+  shape.keys_offset = static_cast<std::int64_t>(layout_.keys);
+  shape.values_offset = static_cast<std::int64_t>(layout_.values);
+  shape.index_offset = static_cast<std::int64_t>(layout_.index);
+  shape.cos = cos_->floats();
+  shape.sin = sin_->floats();
+  return shape;
+}
+
+std::vector<cuda::AttentionRun> DeviceBackend::attention_runs(std::span<const AttentionSlot> slots) {
+  // One list of 64-bit values: positions, then page addresses of all slots.
+  std::vector<std::int64_t> tables;
+  for (const AttentionSlot& slot : slots) tables.push_back(slot.position);
+  std::vector<std::size_t> starts;
+  for (const AttentionSlot& slot : slots) {
+    starts.push_back(tables.size());
+    const std::int64_t pages = (slot.position + slot.run.rows + kernels::kPageTokens - 1) / kernels::kPageTokens;
+    for (std::int64_t i = 0; i < pages; ++i) tables.push_back(reinterpret_cast<std::intptr_t>(slot.pages[i]));
+  }
+  std::size_t room = 4096;
+  while (room < tables.size()) room *= 2;
+  auto* device = static_cast<std::int64_t*>(tables_.bytes(*this, room * sizeof(std::int64_t)));
+  if (tables != last_tables_ || device != last_tables_at_) {
+    queue_.upload_soon(device, tables.data(), tables.size() * sizeof(std::int64_t));
+    last_tables_ = std::move(tables);
+    last_tables_at_ = device;
+  }
+  std::vector<cuda::AttentionRun> runs;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    runs.push_back({device + i, reinterpret_cast<std::byte* const*>(device + starts[i]), slots[i].raw_keys,
+                    static_cast<std::int64_t>(slots[i].layer_offset), static_cast<std::int32_t>(slots[i].run.first_row),
+                    static_cast<std::int32_t>(slots[i].run.rows)});
+  }
+  return runs;
+}
+
+void DeviceBackend::project_keys(const AttentionWeights& weights, Input& input, cuda::AttentionInput& projected) {
+  const std::int64_t rows = input.rows();
+  auto* k = scratch(1, rows, config_.kv_heads * config_.head_dim);
+  auto* v = scratch(2, rows, config_.kv_heads * config_.head_dim);
+  auto* index_qk = scratch(3, rows, (config_.indexer_heads + 1) * config_.indexer_dim);
+  matmul(*weights.k, input, k);
+  matmul(*weights.v, input, v);
+  matmul(*weights.index_qk, input, index_qk);
+  projected.k = k;
+  projected.v = v;
+  projected.index_qk = index_qk;
+}
+
+namespace {
+
+cuda::AttentionWeightVectors norms(const AttentionWeights& weights) {
+  return {weights.q_norm->floats(), weights.k_norm->floats(), weights.index_q_norm->floats(),
+          weights.index_k_norm->floats()};
+}
+
+/// Rows whose partial results exist at the same time.
+constexpr std::int64_t kPieceRows = 64;
+
+}  // namespace
+
+void DeviceBackend::attention(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
+                              std::int64_t rows, float* y) {
+  const std::int64_t width = config_.attention_heads * config_.head_dim;
+  const cuda::AttentionShape shape = attention_shape();
+  auto* q_gate = scratch(0, rows, 2 * width);
+  auto* q = scratch(4, rows, width);
+  auto* out = scratch(5, rows, width);
+  auto* index_q = scratch(6, rows, config_.indexer_heads * config_.indexer_dim);
+  Input input(*this, u, rows, config_.hidden_size);
+  matmul(*weights.q, input, q_gate);
+  cuda::AttentionInput projected;
+  projected.q_gate = q_gate;
+  project_keys(weights, input, projected);
+
+  cuda::AttentionScratch piece;
+  std::int64_t groups = 0;
+  for (const AttentionSlot& slot : slots) groups = std::max(groups, (slot.position + slot.run.rows) / shape.ratio);
+  piece.most_groups = shape.budget;
+  while (piece.most_groups < groups) piece.most_groups *= 2;
+  piece.rows = std::min(kPieceRows, std::max(rows, reserved_rows_));
+  const auto of_piece = [&](std::size_t slot, std::int64_t per_row) {
+    return scratch_.at(slot).bytes(*this, static_cast<std::size_t>(piece.rows * per_row) * 4);
+  };
+  piece.scores = static_cast<float*>(of_piece(7, piece.most_groups));
+  piece.positions = static_cast<std::int32_t*>(of_piece(8, shape.width()));
+  piece.counts = static_cast<std::int32_t*>(of_piece(9, 1));
+  piece.partial = static_cast<float*>(of_piece(10, config_.attention_heads * shape.blocks() * (shape.dim + 2)));
+  const std::vector<cuda::AttentionRun> runs = attention_runs(slots);
+  cuda::store_keys(queue_, runs, shape, norms(weights), projected, q, index_q);
+  cuda::attend(queue_, runs, shape, q, index_q, q_gate, piece, out);
+  Input attended(*this, out, rows, width);
+  matmul(*weights.o, attended, y);
+}
+
+void DeviceBackend::attention_keys(const AttentionWeights& weights, const float* u,
+                                   std::span<const AttentionSlot> slots, std::int64_t rows) {
+  Input input(*this, u, rows, config_.hidden_size);
+  cuda::AttentionInput projected;
+  project_keys(weights, input, projected);
+  cuda::store_keys(queue_, attention_runs(slots), attention_shape(), norms(weights), projected, nullptr, nullptr);
+}
+
+void DeviceBackend::experts(const MoeWeights& weights, const float* u, std::int64_t rows, float* y) {
+  const std::int64_t ranks = config_.experts_per_token;
+  const std::int64_t hidden = config_.hidden_size;
+  const std::int64_t shared_dim = config_.shared_expert_dim;
+  auto* logits = scratch(0, rows, config_.experts);
+  auto* rank_weights = scratch(1, rows, ranks);
+  auto* shared_logit = scratch(2, rows, 1);
+  auto* gate = scratch(3, rows, shared_dim);
+  auto* up = scratch(4, rows, shared_dim);
+  auto* shared = scratch(5, rows, hidden);
+  auto* outputs = scratch(6, rows, ranks * hidden);
+  auto* chosen = scratch<std::int32_t>(7, rows, ranks);
+  Input input(*this, u, rows, hidden);
+  matmul(*weights.router, input, logits);
+  matmul(*weights.shared_expert_gate, input, shared_logit);
+  matmul(*weights.shared_gate, input, gate);
+  matmul(*weights.shared_up, input, up);
+  cuda::route(queue_, logits, rows, config_.experts, ranks, chosen, rank_weights);
+  routed_experts(weights, input, chosen, outputs);
+  cuda::silu_product(queue_, gate, up, rows * shared_dim, gate);
+  Input inner(*this, gate, rows, shared_dim);
+  matmul(*weights.shared_down, inner, shared);
+  cuda::combine(queue_, outputs, rank_weights, shared, shared_logit, rows, ranks, hidden, y);
+}
+
+/// outputs [rows, ranks, hidden]: down(silu(gate u) * up u) of every chosen expert. The pairs of row and rank are
+/// sorted by expert on the device, so that each chosen expert is read once.
+void DeviceBackend::routed_experts(const MoeWeights& weights, Input& input, const std::int32_t* chosen,
+                                   float* outputs) {
+  const std::int64_t rows = input.rows();
+  const std::int64_t ranks = config_.experts_per_token;
+  const std::int64_t pairs = rows * ranks;
+  const std::int64_t most_runs = std::min(config_.experts, pairs);
+  auto* lists = scratch<std::int32_t>(8, rows, 2 * ranks);
+  std::int32_t* order = lists;
+  std::int32_t* rows_of = lists + pairs;
+  auto* runs = static_cast<cuda::ExpertRun*>(
+      scratch_.at(9).bytes(*this, static_cast<std::size_t>(config_.experts + 1) * sizeof(cuda::ExpertRun)));
+  auto* run_count = reinterpret_cast<std::int32_t*>(runs + config_.experts);
+  auto* gated = scratch(10, rows, ranks * config_.expert_dim);
+  auto* inner = scratch(11, rows, ranks * config_.expert_dim);
+  cuda::sort_pairs(queue_, chosen, pairs, ranks, config_.experts, order, rows_of, runs, run_count);
+  const cuda::Selection into{runs, run_count, most_runs, rows_of, nullptr};
+  matmul(*weights.gate, input, gated, &into);
+  matmul(*weights.up, input, inner, &into);
+  cuda::silu_product(queue_, gated, inner, pairs * config_.expert_dim, gated);
+  Input hidden(*this, gated, pairs, config_.expert_dim);
+  const cuda::Selection back{runs, run_count, most_runs, nullptr, order};
+  matmul(*weights.down, hidden, outputs, &back);
+}
+
+void DeviceBackend::project(const Matrix& matrix, const float* u, std::int64_t rows, float* out) {
+  Input input(*this, u, rows, matrix.cols());
+  matmul(matrix, input, out);
+}
+
+void DeviceBackend::draft_input(const DraftWeights& weights, const Matrix& embedding,
+                                std::span<const std::int32_t> tokens, const float* h, float* x) {
+  const auto rows = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t hidden = config_.hidden_size;
+  const std::int64_t wide = config_.wide_size();
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  const std::int64_t groups = weights.norm_hidden_groups;
+  auto* e = scratch(0, rows, hidden);
+  auto* projected = scratch(1, rows, hidden);
+  auto* normed = scratch(2, rows, wide);
+  lookup(embedding, tokens, 1, e);
+  cuda::rms_norm(queue_, e, weights.norm_embedding->floats(), rows, 1, hidden, eps, e);
+  cuda::rms_norm(queue_, h, weights.norm_hidden->floats(), rows, groups, wide / groups, eps, normed);
+  Input embedded(*this, e, rows, hidden);
+  matmul(*weights.fc_embedding, embedded, projected);
+  // The same matrix for every stream: the wide rows are streams * rows narrow ones.
+  Input streams(*this, normed, rows * config_.streams, hidden);
+  matmul(*weights.fc_hidden, streams, x);
+  cuda::add_streams(queue_, x, projected, rows, config_.streams, hidden);
+}
+
+}  // namespace lockstep::backend

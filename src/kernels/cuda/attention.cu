@@ -1,0 +1,529 @@
+#include "kernels/cuda/attention.hpp"
+
+#include "kernels/cuda/device.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int kMaxRuns = 16;
+constexpr int kPage = 64;
+constexpr int kBlock = 64;  ///< attended positions of a block
+constexpr int kHeadsPerPart = 4;
+
+struct StoreParams {
+  AttentionRun runs[kMaxRuns];
+  int count, first_row, rows;
+  AttentionShape shape;
+  AttentionWeightVectors weights;
+  AttentionInput input;
+  float *q, *index_q;
+};
+
+/// The run of `row` and the row's position.
+struct RowPlace {
+  const AttentionRun* run;
+  std::int64_t position;
+  int in_run;
+};
+template <class Params>
+__device__ __forceinline__ RowPlace place_row(const Params& p, int row) {
+  int r = 0;
+  while (row >= p.runs[r].first_row + p.runs[r].rows) ++r;
+  const int in_run = row - p.runs[r].first_row;
+  return {&p.runs[r], *p.runs[r].position + in_run, in_run};
+}
+
+/// Norm and rotation of n values by one warp; `x` is read through `get` and the result stays in `line`.
+template <class Get>
+__device__ __forceinline__ void norm_rope(const AttentionShape& s, Get get, const float* weight, int n,
+                                          std::int64_t position, float* line, int lane) {
+  float sum = 0.0F;
+  for (int i = lane; i < n; i += 32) {
+    const float x = get(i);
+    line[i] = x;
+    sum = canon_fma(x, x, sum);
+  }
+  const float mean = fold_lanes(sum) / static_cast<float>(n);
+  const float inverse = canon_rsqrt(mean + s.eps);
+  for (int i = lane; i < n; i += 32) line[i] = (line[i] * inverse) * weight[i];
+  __syncwarp();
+  for (int i = lane; i < s.half; i += 32) {
+    const float a = line[i];
+    const float b = line[i + s.half];
+    const float c = s.cos[position * s.half + i];
+    const float d = s.sin[position * s.half + i];
+    line[i] = canon_fma(a, c, -(b * d));
+    line[i + s.half] = canon_fma(b, c, a * d);
+  }
+  __syncwarp();
+}
+
+__device__ __forceinline__ float rounded(const AttentionShape& s, float x) {
+  return s.type == ElementType::F32 ? x : bf16_to_float(float_to_bf16(x));
+}
+
+/// One warp per vector of a row: query heads and index queries (when wanted), key heads, and the pooled index key of a
+/// group that the row completes.
+__global__ void store_kernel(StoreParams p) {
+  extern __shared__ float lines[];
+  const AttentionShape& s = p.shape;
+  const int queries = p.q == nullptr ? 0 : s.heads;
+  const int index_queries = p.q == nullptr ? 0 : s.index_heads;
+  const int per_row = queries + index_queries + s.kv_heads + 1;
+  const int item = warp_item();
+  if (item >= p.rows * per_row) return;
+  const int lane = lane_id();
+  const int most = s.dim > s.index_dim ? s.dim : s.index_dim;
+  float* line = lines + static_cast<int>(threadIdx.x) / 32 * most;
+  const std::int64_t row = p.first_row + item / per_row;
+  const RowPlace place = place_row(p, static_cast<int>(row));
+  int kind = item % per_row;
+  if (kind < queries) {
+    const float* x = p.input.q_gate + (row * s.heads + kind) * 2 * s.dim;
+    norm_rope(
+        s, [x](int i) { return x[i]; }, p.weights.q_norm, s.dim, place.position, line, lane);
+    float* out = p.q + (row * s.heads + kind) * s.dim;
+    for (int i = lane; i < s.dim; i += 32) out[i] = line[i];
+    return;
+  }
+  kind -= queries;
+  if (kind < index_queries) {
+    const float* x = p.input.index_qk + (row * (s.index_heads + 1) + kind) * s.index_dim;
+    norm_rope(
+        s, [x](int i) { return x[i]; }, p.weights.index_q_norm, s.index_dim, place.position, line, lane);
+    float* out = p.index_q + (row * s.index_heads + kind) * s.index_dim;
+    for (int i = lane; i < s.index_dim; i += 32) out[i] = line[i];
+    return;
+  }
+  kind -= index_queries;
+  std::byte* page = place.run->pages[place.position / kPage] + place.run->layer_offset;
+  const std::int64_t in_page = place.position % kPage;
+  if (kind < s.kv_heads) {
+    const std::int64_t from = (row * s.kv_heads + kind) * s.dim;
+    const std::int64_t to = (in_page * s.kv_heads + kind) * s.dim;
+    const float* x = p.input.k + from;
+    norm_rope(
+        s, [x](int i) { return x[i]; }, p.weights.k_norm, s.dim, place.position, line, lane);
+    for (int i = lane; i < s.dim; i += 32) {
+      store_element(page + s.keys_offset, s.type, to + i, line[i]);
+      store_element(page + s.values_offset, s.type, to + i, p.input.v[from + i]);
+    }
+    return;
+  }
+  if ((place.position + 1) % s.ratio != 0) return;
+  // Raw keys of this call's rows come from the projection, older ones from the ring.
+  const std::int64_t first = place.position + 1 - s.ratio;
+  const std::int64_t first_of_run = place.position - place.in_run;
+  const auto raw = [&](std::int64_t position, int i) {
+    if (position < first_of_run) return place.run->raw_keys[position % s.ring * s.index_dim + i];
+    const std::int64_t from = place.run->first_row + (position - first_of_run);
+    return rounded(s, p.input.index_qk[(from * (s.index_heads + 1) + s.index_heads) * s.index_dim + i]);
+  };
+  const auto mean = [&](int i) {
+    float sum = raw(first, i);
+    for (int r = 1; r < s.ratio; ++r) sum += raw(first + r, i);
+    return sum / static_cast<float>(s.ratio);
+  };
+  norm_rope(s, mean, p.weights.index_k_norm, s.index_dim, first, line, lane);
+  for (int i = lane; i < s.index_dim; i += 32) {
+    store_element(page + s.index_offset, s.type, in_page / s.ratio * s.index_dim + i, line[i]);
+  }
+}
+
+/// After store_kernel, which reads the ring: the newest raw keys of every run. Blocks are places of the ring and runs.
+__global__ void ring_kernel(StoreParams p) {
+  const AttentionShape& s = p.shape;
+  const AttentionRun& run = p.runs[blockIdx.y];
+  const int back = static_cast<int>(blockIdx.x);  // 0 is the newest row
+  if (back >= run.rows) return;
+  const std::int64_t in_run = run.rows - 1 - back;
+  const std::int64_t position = *run.position + in_run;
+  const std::int64_t row = run.first_row + in_run;
+  for (int i = static_cast<int>(threadIdx.x); i < s.index_dim; i += static_cast<int>(blockDim.x)) {
+    run.raw_keys[position % s.ring * s.index_dim + i] =
+        rounded(s, p.input.index_qk[(row * (s.index_heads + 1) + s.index_heads) * s.index_dim + i]);
+  }
+}
+
+struct AttendParams {
+  AttentionRun runs[kMaxRuns];
+  int count, first_row, rows;  ///< rows of this piece
+  AttentionShape shape;
+  const float *q, *index_q, *q_gate;
+  AttentionScratch scratch;
+  float* out;
+};
+
+constexpr int kGroupsPerWarp = 4;
+
+/// One warp per kGroupsPerWarp groups of a row. Blocks in y are rows.
+__global__ void __launch_bounds__(32 * kWarps) score_kernel(AttendParams p) {
+  extern __shared__ float query[];  // [index_heads, index_dim]
+  const AttentionShape& s = p.shape;
+  const int row = p.first_row + static_cast<int>(blockIdx.y);
+  const RowPlace place = place_row(p, row);
+  const std::int64_t groups = (place.position + 1) / s.ratio;
+  if (groups <= s.budget) return;
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kWarps * kGroupsPerWarp;
+  if (begin >= groups) return;
+  const int size = s.index_heads * s.index_dim;
+  for (int i = static_cast<int>(threadIdx.x); i < size; i += static_cast<int>(blockDim.x)) {
+    query[i] = p.index_q[static_cast<std::int64_t>(row) * size + i];
+  }
+  __syncthreads();
+  const int lane = lane_id();
+  const float scale = canon_rsqrt(static_cast<float>(s.index_dim));
+  const int per_page = kPage / s.ratio;
+  const std::int64_t first = begin + static_cast<int>(threadIdx.x) / 32 * kGroupsPerWarp;
+  for (std::int64_t g = first; g < first + kGroupsPerWarp && g < groups; ++g) {
+    const std::byte* key = place.run->pages[g / per_page] + place.run->layer_offset + s.index_offset;
+    const std::int64_t at = g % per_page * s.index_dim;
+    float sum = 0.0F;
+    for (int h = 0; h < s.index_heads; ++h) {
+      float part = 0.0F;
+      for (int i = lane; i < s.index_dim; i += 32) {
+        part = canon_fma(query[h * s.index_dim + i], load_element(key, s.type, at + i), part);
+      }
+      const float dot = fold_lanes(part);
+      sum += dot > 0.0F ? dot : dot * 0.0F;  // keeps NaN
+    }
+    if (lane == 0) p.scratch.scores[static_cast<std::int64_t>(blockIdx.y) * p.scratch.most_groups + g] = sum * scale;
+  }
+}
+
+constexpr int kSelectThreads = 1024;
+
+__device__ __forceinline__ unsigned ordered_bits(float value) {
+  const unsigned bits = float_bits(value + 0.0F);
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+
+/// Exclusive prefix sum over the block; `total` receives the sum.
+__device__ int block_prefix(int value, int* warp_sums, int& total) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  int inclusive = value;
+  for (int width = 1; width < 32; width *= 2) {
+    const int other = __shfl_up_sync(kAllLanes, inclusive, static_cast<unsigned>(width));
+    if (lane >= width) inclusive += other;
+  }
+  __syncthreads();
+  if (lane == 31) warp_sums[thread / 32] = inclusive;
+  __syncthreads();
+  if (thread < 32) {
+    const int mine = warp_sums[lane];
+    int sum = mine;
+    for (int width = 1; width < 32; width *= 2) {
+      const int other = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(width));
+      if (lane >= width) sum += other;
+    }
+    warp_sums[lane] = sum - mine;
+    if (lane == 31) warp_sums[32] = sum;
+  }
+  __syncthreads();
+  total = warp_sums[32];
+  return warp_sums[thread / 32] + inclusive - value;
+}
+
+/// The attended positions of a row in ascending order. The budget-th largest score is found digit by digit; of equal
+/// scores the lowest groups are taken. One block per row.
+__global__ void __launch_bounds__(kSelectThreads) select_kernel(AttendParams p) {
+  __shared__ int histogram[256];
+  __shared__ int warp_sums[33];
+  __shared__ unsigned prefix;
+  __shared__ int wanted;
+  const AttentionShape& s = p.shape;
+  const int thread = static_cast<int>(threadIdx.x);
+  const RowPlace place = place_row(p, p.first_row + static_cast<int>(blockIdx.x));
+  const std::int64_t groups = (place.position + 1) / s.ratio;
+  const auto tail = static_cast<int>(place.position + 1 - groups * s.ratio);
+  std::int32_t* list = p.scratch.positions + static_cast<std::int64_t>(blockIdx.x) * s.width();
+  const float* scores = p.scratch.scores + static_cast<std::int64_t>(blockIdx.x) * p.scratch.most_groups;
+  int taken = 0;
+  if (groups <= s.budget) {
+    taken = static_cast<int>(groups * s.ratio);
+    for (int i = thread; i < taken; i += kSelectThreads) list[i] = i;
+  } else {
+    if (thread == 0) {
+      prefix = 0;
+      wanted = s.budget;
+    }
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      for (int i = thread; i < 256; i += kSelectThreads) histogram[i] = 0;
+      __syncthreads();
+      const unsigned high = prefix;
+      for (std::int64_t g = thread; g < groups; g += kSelectThreads) {
+        const unsigned key = ordered_bits(scores[g]);
+        if (shift == 24 || key >> (shift + 8) == high) atomicAdd(histogram + (key >> shift & 255U), 1);
+      }
+      __syncthreads();
+      if (thread == 0) {
+        int digit = 255;
+        int left = wanted;
+        while (histogram[digit] < left) left -= histogram[digit--];
+        wanted = left;
+        prefix = high << 8 | static_cast<unsigned>(digit);
+      }
+      __syncthreads();
+    }
+    // All groups above the threshold, and the first `wanted` of those equal to it.
+    const unsigned threshold = prefix;
+    const int equal_wanted = wanted;
+    int equal_before = 0;
+    for (std::int64_t base = 0; base < groups; base += kSelectThreads) {
+      const std::int64_t g = base + thread;
+      const unsigned key = g < groups ? ordered_bits(scores[g]) : 0;
+      const bool equal = g < groups && key == threshold;
+      int equals = 0;
+      const int equal_rank = equal_before + block_prefix(equal ? 1 : 0, warp_sums, equals);
+      const bool take = g < groups && (key > threshold || (equal && equal_rank < equal_wanted));
+      int takes = 0;
+      const int place_in = taken + block_prefix(take ? 1 : 0, warp_sums, takes) * s.ratio;
+      if (take) {
+        for (int i = 0; i < s.ratio; ++i) list[place_in + i] = static_cast<std::int32_t>(g * s.ratio + i);
+      }
+      equal_before += equals;
+      taken += takes * s.ratio;
+    }
+  }
+  if (thread < tail) list[taken + thread] = static_cast<std::int32_t>(groups * s.ratio + thread);
+  if (thread == 0) p.scratch.counts[blockIdx.x] = taken + tail;
+}
+
+constexpr int kAttendThreads = 256;
+constexpr int kKeysPerWarp = kBlock / (kAttendThreads / 32);
+
+/// Adds the 32 sums of every lane over the lanes as fold32 does, all at once: afterwards lane i holds the total of
+/// sums[i]. In every round a lane keeps the half of the sums that its bit names, so 31 exchanges do for all 32.
+__device__ __forceinline__ float fold_transposed(float (&sums)[32], int lane) {
+#pragma unroll
+  for (int width = 16; width > 0; width /= 2) {
+    const bool upper = (lane & width) != 0;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      if (i >= width) continue;
+      const float keep = upper ? sums[i + width] : sums[i];
+      const float give = upper ? sums[i] : sums[i + width];
+      sums[i] = keep + __shfl_xor_sync(kAllLanes, give, width);
+    }
+  }
+  return sums[0];
+}
+
+/// One block of attended positions for up to kHeadsPerPart query heads of one key head. Grid: x blocks, y parts of the
+/// heads, z rows. The partial result is [dim] values, maximum, sum.
+__global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) {
+  extern __shared__ float query[];  // [kHeadsPerPart, dim]
+  __shared__ float scores[kHeadsPerPart][kBlock];
+  __shared__ const std::byte* rows[kBlock];
+  const AttentionShape& s = p.shape;
+  const int count = p.scratch.counts[blockIdx.z];
+  const int begin = static_cast<int>(blockIdx.x) * kBlock;
+  if (begin >= count) return;
+  const int size = count - begin < kBlock ? count - begin : kBlock;
+  const int shared = s.heads / s.kv_heads;
+  const int parts = (shared + kHeadsPerPart - 1) / kHeadsPerPart;
+  const int kv_head = static_cast<int>(blockIdx.y) / parts;
+  const int head0 = kv_head * shared + static_cast<int>(blockIdx.y) % parts * kHeadsPerPart;
+  const int left = (kv_head + 1) * shared - head0;
+  const int heads = left < kHeadsPerPart ? left : kHeadsPerPart;
+  const int row = p.first_row + static_cast<int>(blockIdx.z);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const RowPlace place = place_row(p, row);
+  const std::int32_t* positions = p.scratch.positions + static_cast<std::int64_t>(blockIdx.z) * s.width() + begin;
+  if (thread < kBlock) {
+    const std::int64_t position = positions[thread < size ? thread : 0];
+    const std::int64_t at = (position % kPage * s.kv_heads + kv_head) * s.dim;
+    rows[thread] =
+        place.run->pages[position / kPage] + place.run->layer_offset + at * (s.type == ElementType::F32 ? 4 : 2);
+  }
+  for (int i = thread; i < kHeadsPerPart * s.dim; i += kAttendThreads) {
+    query[i] = i < heads * s.dim ? p.q[(static_cast<std::int64_t>(row) * s.heads + head0) * s.dim + i] : 0.0F;
+  }
+  __syncthreads();
+  const float scale = canon_rsqrt(static_cast<float>(s.dim));
+  {
+    float sums[32];  // [key of the warp][head]
+#pragma unroll
+    for (int i = 0; i < 32; ++i) sums[i] = 0.0F;
+    for (int i = lane; i < s.dim; i += 32) {
+      float q[kHeadsPerPart];
+#pragma unroll
+      for (int h = 0; h < kHeadsPerPart; ++h) q[h] = query[h * s.dim + i];
+#pragma unroll
+      for (int j = 0; j < kKeysPerWarp; ++j) {
+        const float key = load_element(rows[warp * kKeysPerWarp + j] + s.keys_offset, s.type, i);
+#pragma unroll
+        for (int h = 0; h < kHeadsPerPart; ++h) {
+          sums[j * kHeadsPerPart + h] = canon_fma(q[h], key, sums[j * kHeadsPerPart + h]);
+        }
+      }
+    }
+    const float dot = fold_transposed(sums, lane);
+    scores[lane % kHeadsPerPart][warp * kKeysPerWarp + lane / kHeadsPerPart] = dot * scale;
+  }
+  __syncthreads();
+  const int blocks = s.blocks();
+  const auto partial = [&](int h) {
+    const std::int64_t at = (static_cast<std::int64_t>(blockIdx.z) * s.heads + head0 + h) * blocks + blockIdx.x;
+    return p.scratch.partial + at * (s.dim + 2);
+  };
+  if (warp < heads) {
+    const bool has0 = lane < size;
+    const bool has1 = lane + 32 < size;
+    const float s0 = scores[warp][has0 ? lane : 0];
+    const float s1 = scores[warp][has1 ? lane + 32 : 0];
+    float maximum = s1 > s0 ? s1 : s0;
+#pragma unroll
+    for (int width = 16; width > 0; width /= 2) {
+      const float other = __shfl_xor_sync(kAllLanes, maximum, width);
+      maximum = other > maximum ? other : maximum;
+    }
+    const float p0 = has0 ? canon_exp(s0 - maximum) : 0.0F;
+    const float p1 = has1 ? canon_exp(s1 - maximum) : 0.0F;
+    __syncwarp();
+    scores[warp][lane] = p0;
+    scores[warp][lane + 32] = p1;
+    const float sum = fold_lanes(p0 + p1);
+    if (lane == 0) {
+      partial(warp)[s.dim] = maximum;
+      partial(warp)[s.dim + 1] = sum;
+    }
+  }
+  __syncthreads();
+  for (int d = thread; d < s.dim; d += kAttendThreads) {
+    float out[kHeadsPerPart] = {0.0F, 0.0F, 0.0F, 0.0F};
+#pragma unroll 8
+    for (int j = 0; j < size; ++j) {
+      const float value = load_element(rows[j] + s.values_offset, s.type, d);
+#pragma unroll
+      for (int h = 0; h < kHeadsPerPart; ++h) out[h] = canon_fma(scores[h][j], value, out[h]);
+    }
+    for (int h = 0; h < heads; ++h) partial(h)[d] = out[h];
+  }
+}
+
+/// Merges the blocks of one row and head in ascending order, divides and gates. Grid: x heads, y rows.
+__global__ void __launch_bounds__(kAttendThreads) merge_kernel(AttendParams p) {
+  extern __shared__ float factors[];  // [blocks] old, [blocks] new; then one sum
+  const AttentionShape& s = p.shape;
+  const int count = p.scratch.counts[blockIdx.y];
+  const int blocks = (count + kBlock - 1) / kBlock;
+  const int head = static_cast<int>(blockIdx.x);
+  const std::int64_t row = p.first_row + static_cast<int>(blockIdx.y);
+  const std::int64_t stride = s.dim + 2;
+  const float* partial =
+      p.scratch.partial + (static_cast<std::int64_t>(blockIdx.y) * s.heads + head) * s.blocks() * stride;
+  float* new_factors = factors + s.blocks();
+  float* total = new_factors + s.blocks();
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < 32) {
+    // Running maxima are prefix maxima; the factors then need no order.
+    float carried = 0.0F;
+    for (int base = 0; base < blocks; base += 32) {
+      const int b = base + thread;
+      const float mine = partial[(b < blocks ? b : base) * stride + s.dim];
+      float top = mine;
+      for (int width = 1; width < 32; width *= 2) {
+        const float other = __shfl_up_sync(kAllLanes, top, static_cast<unsigned>(width));
+        if (thread >= width) top = top > other ? top : other;
+      }
+      if (base > 0) top = top > carried ? top : carried;
+      float before = __shfl_up_sync(kAllLanes, top, 1U);
+      if (thread == 0) before = carried;
+      if (b < blocks && b > 0) {
+        factors[b] = canon_exp(before - top);
+        new_factors[b] = canon_exp(mine - top);
+      }
+      carried = __shfl_sync(kAllLanes, top, 31);
+    }
+    __syncwarp();
+    if (thread == 0) {
+      float sum = partial[s.dim + 1];
+      for (int b = 1; b < blocks; ++b) {
+        sum = canon_fma(sum, factors[b], partial[b * stride + s.dim + 1] * new_factors[b]);
+      }
+      *total = sum;
+    }
+  }
+  __syncthreads();
+  const float sum = *total;
+  for (int d = thread; d < s.dim; d += static_cast<int>(blockDim.x)) {
+    float out = partial[d];
+    for (int b = 1; b < blocks; ++b) out = canon_fma(out, factors[b], partial[b * stride + d] * new_factors[b]);
+    out = out / sum;
+    const float gate = p.q_gate[((row * s.heads + head) * 2 + 1) * s.dim + d];
+    p.out[(row * s.heads + head) * s.dim + d] = out * canon_sigmoid(gate);
+  }
+}
+
+/// The next runs that fit one launch; the remaining ones stay in `runs`.
+template <class Params>
+void take_runs(std::span<const AttentionRun>& runs, Params& p) {
+  p.count = 0;
+  for (const AttentionRun& run : runs.first(runs.size() < kMaxRuns ? runs.size() : kMaxRuns)) p.runs[p.count++] = run;
+  runs = runs.subspan(static_cast<std::size_t>(p.count));
+  p.first_row = p.runs[0].first_row;
+  p.rows = p.runs[p.count - 1].first_row + p.runs[p.count - 1].rows - p.first_row;
+}
+
+void attend_piece(Queue& queue, const AttendParams& p) {
+  const AttentionShape& s = p.shape;
+  const auto rows = static_cast<unsigned>(p.rows);
+  if (p.scratch.most_groups > s.budget) {
+    launch(queue, score_kernel, {blocks_for(p.scratch.most_groups, kWarps * kGroupsPerWarp), rows, 1},
+           {32 * kWarps, 1, 1}, static_cast<std::size_t>(s.index_heads * s.index_dim) * sizeof(float), p);
+  }
+  launch(queue, select_kernel, {rows, 1, 1}, {kSelectThreads, 1, 1}, 0, p);
+  const int shared = s.heads / s.kv_heads;
+  const auto parts = static_cast<unsigned>(s.kv_heads * ((shared + kHeadsPerPart - 1) / kHeadsPerPart));
+  launch(queue, attend_kernel, {static_cast<unsigned>(s.blocks()), parts, rows}, {kAttendThreads, 1, 1},
+         static_cast<std::size_t>(kHeadsPerPart * s.dim) * sizeof(float), p);
+  launch(queue, merge_kernel, {static_cast<unsigned>(s.heads), rows, 1}, {kAttendThreads, 1, 1},
+         static_cast<std::size_t>(2 * s.blocks() + 1) * sizeof(float), p);
+}
+
+}  // namespace
+
+void store_keys(Queue& queue, std::span<const AttentionRun> runs, const AttentionShape& shape,
+                const AttentionWeightVectors& weights, const AttentionInput& input, float* q, float* index_q) {
+  while (!runs.empty()) {
+    StoreParams p{};
+    take_runs(runs, p);
+    p.shape = shape;
+    p.weights = weights;
+    p.input = input;
+    p.q = q;
+    p.index_q = index_q;
+    const int per_row = shape.kv_heads + 1 + (q == nullptr ? 0 : shape.heads + shape.index_heads);
+    const int line = shape.dim > shape.index_dim ? shape.dim : shape.index_dim;
+    launch_warps(queue, store_kernel, static_cast<std::int64_t>(p.rows) * per_row, p,
+                 static_cast<std::size_t>(kWarps * line) * sizeof(float));
+    launch(queue, ring_kernel, {static_cast<unsigned>(shape.ring), static_cast<unsigned>(p.count), 1}, {128, 1, 1}, 0,
+           p);
+  }
+}
+
+void attend(Queue& queue, std::span<const AttentionRun> runs, const AttentionShape& shape, const float* q,
+            const float* index_q, const float* q_gate, const AttentionScratch& scratch, float* out) {
+  while (!runs.empty()) {
+    AttendParams p{};
+    take_runs(runs, p);
+    p.shape = shape;
+    p.q = q;
+    p.index_q = index_q;
+    p.q_gate = q_gate;
+    p.scratch = scratch;
+    p.out = out;
+    const int end = p.first_row + p.rows;
+    for (int first = p.first_row; first < end; first += static_cast<int>(scratch.rows)) {
+      p.first_row = first;
+      p.rows = end - first < scratch.rows ? end - first : static_cast<int>(scratch.rows);
+      attend_piece(queue, p);
+    }
+  }
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,393 @@
+#include "kernels/cuda/delta.hpp"
+
+#include "kernels/cuda/device.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+/// Sequences whose description travels with one launch.
+constexpr int kMaxRuns = 16;
+constexpr int kSegmentKeys = 32;
+
+struct ConvParams {
+  ConvRun runs[kMaxRuns];
+  int count;
+  std::int64_t channels;
+  int kernel, step, first_row;
+  const float *x, *weight;
+  float* out;
+};
+
+/// Column of time t relative to the run's first row.
+__device__ __forceinline__ float column(const float* columns, const float* rows, std::int64_t t, std::int64_t history,
+                                        std::int64_t channels) {
+  return t < 0 ? columns[(history + t) * channels] : rows[t * channels];
+}
+
+/// Blocks in y are rows, threads channels.
+__global__ void conv_kernel(ConvParams p) {
+  const std::int64_t channel = thread_item();
+  const int row = p.first_row + static_cast<int>(blockIdx.y);
+  if (channel >= p.channels) return;
+  int r = 0;
+  while (row >= p.runs[r].first_row + p.runs[r].rows) ++r;
+  const std::int64_t history = static_cast<std::int64_t>(p.kernel - 1) * p.step;
+  const float* columns = p.runs[r].columns + channel;
+  const float* rows = p.x + p.runs[r].first_row * p.channels + channel;
+  const std::int64_t t = row - p.runs[r].first_row;
+  float sum = 0.0F;
+  for (int j = 0; j < p.kernel; ++j) {
+    const std::int64_t back = static_cast<std::int64_t>(p.kernel - 1 - j) * p.step;
+    sum = canon_fma(p.weight[channel * p.kernel + j], column(columns, rows, t - back, history, p.channels), sum);
+  }
+  p.out[row * p.channels + channel] = canon_silu(sum);
+}
+
+/// Blocks in y are runs, threads channels: a channel's columns move in ascending time, so none is overwritten before it
+/// is read.
+__global__ void keep_kernel(ConvParams p) {
+  const std::int64_t channel = thread_item();
+  if (channel >= p.channels) return;
+  const ConvRun& run = p.runs[blockIdx.y];
+  const float* rows = p.x + run.first_row * p.channels + channel;
+  if (run.captured != nullptr) {
+    for (std::int64_t t = 0; t < run.rows; ++t) run.captured[t * p.channels + channel] = rows[t * p.channels];
+    return;
+  }
+  const std::int64_t history = static_cast<std::int64_t>(p.kernel - 1) * p.step;
+  float* columns = run.columns + channel;
+  for (std::int64_t i = 0; i < history; ++i) {
+    columns[i * p.channels] = column(columns, rows, run.rows - history + i, history, p.channels);
+  }
+}
+
+struct CommitParams {
+  float* columns;
+  const float* captured;
+  std::int64_t history, channels, keep;
+};
+
+__global__ void commit_kernel(CommitParams p) {
+  const std::int64_t channel = thread_item();
+  if (channel >= p.channels) return;
+  float* columns = p.columns + channel;
+  for (std::int64_t i = 0; i < p.history; ++i) {
+    columns[i * p.channels] = column(columns, p.captured + channel, p.keep - p.history + i, p.history, p.channels);
+  }
+}
+
+struct UnitParams {
+  DeltaShape shape;
+  const float* conv;
+  float* units;
+  std::int64_t items;  ///< rows * 2 * key heads
+  float q_scale;
+};
+
+/// One warp per row, kind (q, k) and key head.
+__global__ void unit_kernel(UnitParams p) {
+  const int item = warp_item();
+  if (item >= p.items) return;
+  const int lane = lane_id();
+  const int n = p.shape.key_dim;
+  const int head = item % p.shape.key_heads;
+  const int kind = item / p.shape.key_heads % 2;
+  const std::int64_t row = item / p.shape.key_heads / 2;
+  const std::int64_t at = kind * p.shape.key_size() + static_cast<std::int64_t>(head) * n;
+  const float* x = p.conv + row * p.shape.channels() + at;
+  float* out = p.units + row * 2 * p.shape.key_size() + at;
+  const float inverse = canon_rsqrt(warp_dot(x, x, n, lane) + 1e-6F);
+  const float scale = kind == 0 ? p.q_scale : 1.0F;
+  for (int i = lane; i < n; i += 32) out[i] = (x[i] * inverse) * scale;
+}
+
+struct GateParams {
+  const float *a, *b, *neg_a, *dt_bias;
+  float *decay, *beta;
+  std::int64_t items, heads;
+};
+
+__global__ void gates_kernel(GateParams p) {
+  const std::int64_t item = thread_item();
+  if (item >= p.items) return;
+  const std::int64_t h = item % p.heads;
+  p.decay[item] = canon_exp(p.neg_a[h] * canon_softplus(p.a[item] + p.dt_bias[h]));
+  p.beta[item] = canon_sigmoid(p.b[item]);
+}
+
+struct RuleParams {
+  DeltaRun runs[kMaxRuns];
+  DeltaShape shape;
+  const float *conv, *units, *decay, *beta;
+  float* out;
+};
+
+/// Adds the sums of kSegments lanes groups of a warp pairwise: (0+1)+(2+3).
+template <int kSegments>
+__device__ __forceinline__ float add_segments(float sum) {
+#pragma unroll
+  for (int width = 32 / kSegments; width < 32; width *= 2) sum += __shfl_xor_sync(kAllLanes, sum, width);
+  return sum;
+}
+
+/// Key dimension 32 * kSegments with kSegments = 1, 2 or 4: a warp holds 32 / kSegments value columns, each lane one
+/// segment of 32 keys of one column in registers. Blocks: x covers value columns, y heads, z runs.
+template <int kSegments>
+__global__ void __launch_bounds__(128) rule_kernel(RuleParams p) {
+  constexpr int kColumnsPerWarp = 32 / kSegments;
+  const DeltaRun& run = p.runs[blockIdx.z];
+  const int lane = lane_id();
+  const int warp = static_cast<int>(blockIdx.x) * 4 + static_cast<int>(threadIdx.x) / 32;
+  const int v = warp * kColumnsPerWarp + lane % kColumnsPerWarp;
+  const int segment = lane / kColumnsPerWarp;
+  const int head = static_cast<int>(blockIdx.y);
+  const DeltaShape& s = p.shape;
+  const bool live = v < s.value_dim;
+  const int column = live ? v : 0;
+  const int key_head = head / (s.heads / s.key_heads);
+  const std::int64_t base = static_cast<std::int64_t>(head) * s.key_dim * s.value_dim +
+                            static_cast<std::int64_t>(segment) * kSegmentKeys * s.value_dim + column;
+  float state[kSegmentKeys];
+#pragma unroll
+  for (int k = 0; k < kSegmentKeys; ++k) state[k] = run.state[base + static_cast<std::int64_t>(k) * s.value_dim];
+  for (int t = 0; t < run.rows; ++t) {
+    const std::int64_t row = run.first_row + t;
+    const float* q = p.units + row * 2 * s.key_size() + key_head * s.key_dim + segment * kSegmentKeys;
+    const float* k = q + s.key_size();
+    const float decay = p.decay[row * s.heads + head];
+    const float beta = p.beta[row * s.heads + head];
+    const float value = p.conv[row * s.channels() + 2 * s.key_size() + head * s.value_dim + column];
+    float keys[kSegmentKeys];
+    float sum = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kSegmentKeys; i += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(k + i);
+      keys[i] = four.x;
+      keys[i + 1] = four.y;
+      keys[i + 2] = four.z;
+      keys[i + 3] = four.w;
+    }
+#pragma unroll
+    for (int i = 0; i < kSegmentKeys; ++i) {
+      state[i] = state[i] * decay;
+      sum = canon_fma(state[i], keys[i], sum);
+    }
+    const float delta = beta * (value - add_segments<kSegments>(sum));
+    sum = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kSegmentKeys; i += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(q + i);
+      state[i] = canon_fma(keys[i], delta, state[i]);
+      sum = canon_fma(state[i], four.x, sum);
+      state[i + 1] = canon_fma(keys[i + 1], delta, state[i + 1]);
+      sum = canon_fma(state[i + 1], four.y, sum);
+      state[i + 2] = canon_fma(keys[i + 2], delta, state[i + 2]);
+      sum = canon_fma(state[i + 2], four.z, sum);
+      state[i + 3] = canon_fma(keys[i + 3], delta, state[i + 3]);
+      sum = canon_fma(state[i + 3], four.w, sum);
+    }
+    const float out = add_segments<kSegments>(sum);
+    if (live && segment == 0) {
+      p.out[(row * s.heads + head) * s.value_dim + v] = out;
+      if (run.deltas != nullptr) {
+        run.deltas[(static_cast<std::int64_t>(t) * s.heads + head) * s.value_dim + v] = delta;
+      }
+    }
+  }
+  if (!live) return;
+#pragma unroll
+  for (int k = 0; k < kSegmentKeys; ++k) run.next_state[base + static_cast<std::int64_t>(k) * s.value_dim] = state[k];
+}
+
+constexpr int kMaxSegments = 16;
+
+/// Any key dimension up to 512: one thread per value column, the state in memory.
+__global__ void any_rule_kernel(RuleParams p) {
+  const DeltaRun& run = p.runs[blockIdx.z];
+  const DeltaShape& s = p.shape;
+  const int v = thread_item();
+  if (v >= s.value_dim) return;
+  const int head = static_cast<int>(blockIdx.y);
+  const int key_head = head / (s.heads / s.key_heads);
+  const std::int64_t base = static_cast<std::int64_t>(head) * s.key_dim * s.value_dim + v;
+  const int segments = (s.key_dim + kSegmentKeys - 1) / kSegmentKeys;
+  const float* in = run.state + base;
+  float* out = run.next_state + base;
+  for (int t = 0; t < run.rows; ++t) {
+    const std::int64_t row = run.first_row + t;
+    const float* q = p.units + row * 2 * s.key_size() + key_head * s.key_dim;
+    const float* k = q + s.key_size();
+    const float decay = p.decay[row * s.heads + head];
+    float sums[kMaxSegments];
+    const auto fold = [&] {
+      for (int count = segments; count > 1; count = (count + 1) / 2) {
+        for (int i = 0; i < count / 2; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
+        if (count % 2 != 0) sums[count / 2] = sums[count - 1];
+      }
+      return sums[0];
+    };
+    for (int i = 0; i < s.key_dim; ++i) {
+      const std::int64_t at = static_cast<std::int64_t>(i) * s.value_dim;
+      if (i % kSegmentKeys == 0) sums[i / kSegmentKeys] = 0.0F;
+      out[at] = in[at] * decay;
+      sums[i / kSegmentKeys] = canon_fma(out[at], k[i], sums[i / kSegmentKeys]);
+    }
+    const float value = p.conv[row * s.channels() + 2 * s.key_size() + head * s.value_dim + v];
+    const float delta = p.beta[row * s.heads + head] * (value - fold());
+    for (int i = 0; i < s.key_dim; ++i) {
+      const std::int64_t at = static_cast<std::int64_t>(i) * s.value_dim;
+      if (i % kSegmentKeys == 0) sums[i / kSegmentKeys] = 0.0F;
+      out[at] = canon_fma(k[i], delta, out[at]);
+      sums[i / kSegmentKeys] = canon_fma(out[at], q[i], sums[i / kSegmentKeys]);
+    }
+    p.out[(row * s.heads + head) * s.value_dim + v] = fold();
+    if (run.deltas != nullptr) run.deltas[(static_cast<std::int64_t>(t) * s.heads + head) * s.value_dim + v] = delta;
+    in = out;
+  }
+}
+
+/// Captured keys and decays. Blocks in y are runs.
+__global__ void capture_kernel(RuleParams p) {
+  const DeltaRun& run = p.runs[blockIdx.y];
+  if (run.keys == nullptr) return;
+  const DeltaShape& s = p.shape;
+  const std::int64_t item = thread_item();
+  if (item < run.rows * s.key_size()) {
+    const std::int64_t row = run.first_row + item / s.key_size();
+    run.keys[item] = p.units[(row * 2 + 1) * s.key_size() + item % s.key_size()];
+  }
+  if (item < static_cast<std::int64_t>(run.rows) * s.heads) run.decays[item] = p.decay[run.first_row * s.heads + item];
+}
+
+struct ReplayParams {
+  DeltaRun run;
+  DeltaShape shape;
+  std::int64_t keep;
+};
+
+/// One thread per element of the state.
+__global__ void replay_kernel(ReplayParams p) {
+  const DeltaShape& s = p.shape;
+  const std::int64_t item = thread_item();
+  const std::int64_t size = static_cast<std::int64_t>(s.key_dim) * s.value_dim;
+  if (item >= s.heads * size) return;
+  const std::int64_t head = item / size;
+  const std::int64_t key = head / (s.heads / s.key_heads) * s.key_dim + item % size / s.value_dim;
+  const std::int64_t value = head * s.value_dim + item % s.value_dim;
+  float x = p.run.state[item];
+  for (std::int64_t t = 0; t < p.keep; ++t) {
+    const float k = p.run.keys[t * s.key_size() + key];
+    const float delta = p.run.deltas[t * s.heads * s.value_dim + value];
+    x = canon_fma(k, delta, x * p.run.decays[t * s.heads + head]);
+  }
+  p.run.next_state[item] = x;
+}
+
+struct GatedNormParams {
+  float* o;
+  const float *z, *weight;
+  int items, n;
+  float eps;
+};
+
+__global__ void gated_norm_kernel(GatedNormParams p) {
+  const int item = warp_item();
+  if (item >= p.items) return;
+  const int lane = lane_id();
+  float* o = p.o + static_cast<std::int64_t>(item) * p.n;
+  const float* z = p.z + static_cast<std::int64_t>(item) * p.n;
+  const float mean = warp_dot(o, o, p.n, lane) / static_cast<float>(p.n);
+  const float inverse = canon_rsqrt(mean + p.eps);
+  for (int i = lane; i < p.n; i += 32) o[i] = ((o[i] * inverse) * p.weight[i]) * canon_sigmoid(z[i]);
+}
+
+}  // namespace
+
+void conv_silu(Queue& queue, std::span<const ConvRun> runs, const ConvShape& shape, const float* x, const float* weight,
+               float* out) {
+  while (!runs.empty()) {
+    ConvParams p{};
+    for (const ConvRun& run : runs.first(runs.size() < kMaxRuns ? runs.size() : kMaxRuns)) p.runs[p.count++] = run;
+    runs = runs.subspan(static_cast<std::size_t>(p.count));
+    p.channels = shape.channels;
+    p.kernel = shape.kernel;
+    p.step = shape.step;
+    p.first_row = p.runs[0].first_row;
+    p.x = x;
+    p.weight = weight;
+    p.out = out;
+    const ConvRun& last = p.runs[p.count - 1];
+    const auto rows = static_cast<unsigned>(last.first_row + last.rows - p.first_row);
+    const unsigned blocks = blocks_for(p.channels, 256);
+    launch(queue, conv_kernel, {blocks, rows, 1}, {256, 1, 1}, 0, p);
+    launch(queue, keep_kernel, {blocks, static_cast<unsigned>(p.count), 1}, {256, 1, 1}, 0, p);
+  }
+}
+
+void commit_conv(Queue& queue, float* columns, const float* captured, std::int64_t history, std::int64_t channels,
+                 std::int64_t keep) {
+  launch_threads(queue, commit_kernel, channels, CommitParams{columns, captured, history, channels, keep});
+}
+
+void delta_units(Queue& queue, const DeltaShape& shape, const float* conv, std::int64_t rows, float* units) {
+  const float q_scale = 1.0F / canon_sqrt(static_cast<float>(shape.key_dim));
+  const UnitParams p{shape, conv, units, rows * 2 * shape.key_heads, q_scale};
+  launch_warps(queue, unit_kernel, p.items, p);
+}
+
+void delta_gates(Queue& queue, const float* a, const float* b, const float* neg_a, const float* dt_bias,
+                 std::int64_t rows, std::int64_t heads, float* decay, float* beta) {
+  launch_threads(queue, gates_kernel, rows * heads, GateParams{a, b, neg_a, dt_bias, decay, beta, rows * heads, heads});
+}
+
+void delta_rule(Queue& queue, std::span<const DeltaRun> runs, const DeltaShape& shape, const float* conv,
+                const float* units, const float* decay, const float* beta, float* out) {
+  while (!runs.empty()) {
+    RuleParams p{};
+    unsigned count = 0;
+    std::int64_t most_rows = 0;
+    bool captures = false;
+    for (const DeltaRun& run : runs.first(runs.size() < kMaxRuns ? runs.size() : kMaxRuns)) {
+      p.runs[count++] = run;
+      most_rows = run.rows > most_rows ? run.rows : most_rows;
+      captures = captures || run.keys != nullptr;
+    }
+    runs = runs.subspan(count);
+    p.shape = shape;
+    p.conv = conv;
+    p.units = units;
+    p.decay = decay;
+    p.beta = beta;
+    p.out = out;
+    const auto heads = static_cast<unsigned>(shape.heads);
+    const auto fast = [&](void (*kernel)(RuleParams), int segments) {
+      launch(queue, kernel, {blocks_for(shape.value_dim, 4 * 32 / segments), heads, count}, {128, 1, 1}, 0, p);
+    };
+    if (shape.key_dim == 128) {
+      fast(rule_kernel<4>, 4);
+    } else if (shape.key_dim == 64) {
+      fast(rule_kernel<2>, 2);
+    } else if (shape.key_dim == 32) {
+      fast(rule_kernel<1>, 1);
+    } else {
+      launch(queue, any_rule_kernel, {blocks_for(shape.value_dim, 64), heads, count}, {64, 1, 1}, 0, p);
+    }
+    if (captures) {
+      const std::int64_t per_row = shape.key_size() > shape.heads ? shape.key_size() : shape.heads;
+      launch(queue, capture_kernel, {blocks_for(most_rows * per_row, 256), count, 1}, {256, 1, 1}, 0, p);
+    }
+  }
+}
+
+void delta_replay(Queue& queue, const DeltaRun& run, const DeltaShape& shape, std::int64_t keep) {
+  launch_threads(queue, replay_kernel, static_cast<std::int64_t>(shape.heads) * shape.key_dim * shape.value_dim,
+                 ReplayParams{run, shape, keep});
+}
+
+void gated_norm(Queue& queue, float* o, const float* z, const float* weight, std::int64_t items, std::int64_t n,
+                float eps) {
+  launch_warps(queue, gated_norm_kernel, items,
+               GatedNormParams{o, z, weight, static_cast<int>(items), static_cast<int>(n), eps});
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,78 @@
+// What the kernels share: warp-wide fold32, typed loads, launches.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/queue.hpp"
+#include "kernels/element_type.hpp"
+#include "numerics/canon_math.hpp"
+
+namespace lockstep::kernels::cuda {
+
+using namespace lockstep::numerics;
+
+constexpr unsigned kAllLanes = 0xffffffffU;
+
+/// The 32 lanes of fold32, one a thread, added pairwise (docs/numerics.md N2). IEEE addition commutes, so the exchange
+/// gives every lane the bits of lane 0.
+__device__ __forceinline__ float fold_lanes(float lane) {
+#pragma unroll
+  for (int width = 16; width > 0; width /= 2) lane += __shfl_xor_sync(kAllLanes, lane, width);
+  return lane;
+}
+
+/// fold32 of a[i] * b[i], computed by one warp; every lane gets the result.
+__device__ __forceinline__ float warp_dot(const float* a, const float* b, int n, int lane) {
+  float sum = 0.0F;
+  for (int i = lane; i < n; i += 32) sum = canon_fma(a[i], b[i], sum);
+  return fold_lanes(sum);
+}
+
+__device__ __forceinline__ float load_element(const void* data, ElementType type, std::int64_t index) {
+  if (type == ElementType::F32) return static_cast<const float*>(data)[index];
+  const std::uint16_t bits = static_cast<const std::uint16_t*>(data)[index];
+  return type == ElementType::BF16 ? bf16_to_float(bits) : half_to_float(bits);
+}
+
+/// Stores x as `type`, BF16 or F32.
+__device__ __forceinline__ void store_element(void* data, ElementType type, std::int64_t index, float x) {
+  if (type == ElementType::F32) {
+    static_cast<float*>(data)[index] = x;
+  } else {
+    static_cast<std::uint16_t*>(data)[index] = float_to_bf16(x);
+  }
+}
+
+constexpr int kWarps = 8;  ///< of blocks that give each warp its own item
+
+__device__ __forceinline__ int warp_item() {
+  return static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+}
+__device__ __forceinline__ int lane_id() {
+  return static_cast<int>(threadIdx.x) % 32;
+}
+__device__ __forceinline__ int thread_item() {
+  return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+}
+
+template <class Params>
+void launch(Queue& queue, void (*kernel)(Params), Extent grid, Extent block, std::size_t shared, const Params& params) {
+  queue.submit(reinterpret_cast<const void*>(kernel), grid, block, shared, &params);
+}
+
+inline unsigned blocks_for(std::int64_t items, int per_block) {
+  return static_cast<unsigned>((items + per_block - 1) / per_block);
+}
+/// One thread an item.
+template <class Params>
+void launch_threads(Queue& queue, void (*kernel)(Params), std::int64_t items, const Params& params) {
+  launch(queue, kernel, {blocks_for(items, 256), 1, 1}, {256, 1, 1}, 0, params);
+}
+/// One warp an item.
+template <class Params>
+void launch_warps(Queue& queue, void (*kernel)(Params), std::int64_t items, const Params& params,
+                  std::size_t shared = 0) {
+  launch(queue, kernel, {blocks_for(items, kWarps), 1, 1}, {32 * kWarps, 1, 1}, shared, params);
+}
+
+}  // namespace lockstep::kernels::cuda

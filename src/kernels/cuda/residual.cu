@@ -1,0 +1,369 @@
+#include "kernels/cuda/residual.hpp"
+
+#include "kernels/cuda/device.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+struct NormParams {
+  const float *x, *weight;
+  float* out;
+  int items, groups, size;
+  float eps;
+};
+
+/// One warp per group.
+__global__ void rms_norm_kernel(NormParams p) {
+  const int item = warp_item();
+  if (item >= p.items) return;
+  const int lane = lane_id();
+  const float* x = p.x + static_cast<std::int64_t>(item) * p.size;
+  const float* weight = p.weight + static_cast<std::int64_t>(item % p.groups) * p.size;
+  float* out = p.out + static_cast<std::int64_t>(item) * p.size;
+  const float mean = warp_dot(x, x, p.size, lane) / static_cast<float>(p.size);
+  const float inverse = canon_rsqrt(mean + p.eps);
+  for (int i = lane; i < p.size; i += 32) out[i] = (x[i] * inverse) * weight[i];
+}
+
+struct VectorParams {
+  float* x;
+  const float *a, *b, *c;
+  std::int64_t n, streams, hidden, rows;
+  float divisor;
+};
+
+__global__ void silu_divided_kernel(VectorParams p) {
+  const int i = thread_item();
+  if (i < p.n) p.x[i] = canon_silu(p.x[i] / p.divisor);
+}
+
+struct MeanParams {
+  const float *gate, *n;
+  float *u, *inject;
+  std::int64_t rows, streams, hidden;
+};
+
+__global__ void gated_mean_kernel(MeanParams p) {
+  const std::int64_t item = thread_item();
+  if (p.inject != nullptr && item < p.rows * p.streams) {
+    p.inject[item] = 2.0F * canon_sigmoid(p.inject[item] / static_cast<float>(p.streams));
+  }
+  if (item >= p.rows * p.hidden) return;
+  const std::int64_t at = item / p.hidden * p.streams * p.hidden + item % p.hidden;
+  float u = canon_sigmoid(p.gate[at]) * p.n[at];
+  for (std::int64_t s = 1; s < p.streams; ++s) {
+    u = canon_fma(canon_sigmoid(p.gate[at + s * p.hidden]), p.n[at + s * p.hidden], u);
+  }
+  p.u[item] = u / static_cast<float>(p.streams);
+}
+
+__global__ void inject_kernel(VectorParams p) {
+  const std::int64_t item = thread_item();
+  if (item >= p.n) return;
+  const std::int64_t row = item / (p.streams * p.hidden);
+  const std::int64_t stream = item / p.hidden % p.streams;
+  p.x[item] = canon_fma(p.a[row * p.streams + stream], p.b[row * p.hidden + item % p.hidden], p.x[item]);
+}
+
+/// One warp per row and stream.
+__global__ void ple_gate_kernel(VectorParams p) {
+  const int item = warp_item();
+  if (item >= p.rows * p.streams) return;
+  const int lane = lane_id();
+  const auto hidden = static_cast<int>(p.hidden);
+  const std::int64_t at = static_cast<std::int64_t>(item) * hidden;
+  const float root = canon_sqrt(static_cast<float>(hidden));
+  const float d = warp_dot(p.a + at, p.b + at, hidden, lane) / root;
+  const float magnitude = canon_abs(d) > 1e-6F ? canon_abs(d) : 1e-6F;
+  const float rooted = canon_sqrt(magnitude);
+  const float signed_root = d > 0.0F ? rooted : (d < 0.0F ? -rooted : d * 0.0F);
+  const float weight = canon_sigmoid(signed_root);
+  const float* value = p.c + item / p.streams * hidden;
+  for (int i = lane; i < hidden; i += 32) p.x[at + i] = weight * value[i];
+}
+
+__global__ void add_sum_kernel(VectorParams p) {
+  const int i = thread_item();
+  if (i < p.n) p.x[i] += p.a[i] + p.b[i];
+}
+
+__global__ void add_streams_kernel(VectorParams p) {
+  const std::int64_t item = thread_item();
+  if (item >= p.n) return;
+  p.x[item] += p.a[item / (p.streams * p.hidden) * p.hidden + item % p.hidden];
+}
+
+struct RouteParams {
+  float* logits;
+  std::int32_t* chosen;
+  float* weights;
+  int n, ranks;
+};
+
+constexpr int kRouteThreads = 256;
+
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+  for (int width = 16; width > 0; width /= 2) {
+    const float other = __shfl_xor_sync(kAllLanes, x, width);
+    x = other > x ? other : x;
+  }
+  return x;
+}
+
+/// Orders like the value, the two zeros equal; above 0 for every number.
+__device__ __forceinline__ unsigned ordered_bits(float value) {
+  const unsigned bits = float_bits(value + 0.0F);
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+
+/// One block per row. Values stay in shared memory; the first warp adds, selects and renormalises.
+__global__ void __launch_bounds__(kRouteThreads) route_kernel(RouteParams p) {
+  extern __shared__ float values[];  // [n] probabilities, then [n] keys
+  __shared__ float maxima[kRouteThreads / 32];
+  auto* keys = reinterpret_cast<unsigned*>(values + p.n);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const float* logits = p.logits + static_cast<std::int64_t>(blockIdx.x) * p.n;
+  float maximum = logits[0];
+  for (int i = thread; i < p.n; i += kRouteThreads) {
+    values[i] = logits[i];
+    maximum = values[i] > maximum ? values[i] : maximum;
+  }
+  maximum = warp_max(maximum);
+  if (lane == 0) maxima[thread / 32] = maximum;
+  __syncthreads();
+  for (const float other : maxima) maximum = other > maximum ? other : maximum;
+  for (int i = thread; i < p.n; i += kRouteThreads) values[i] = canon_exp(values[i] - maximum);
+  __syncthreads();
+  if (thread >= 32) return;
+  float lane_sum = 0.0F;
+  for (int i = lane; i < p.n; i += 32) lane_sum += values[i];
+  const float sum = fold_lanes(lane_sum);
+  unsigned best = 0;
+  int best_index = p.n;
+  for (int i = lane; i < p.n; i += 32) {
+    values[i] = values[i] / sum;
+    keys[i] = ordered_bits(values[i]);
+    if (keys[i] > best) {
+      best = keys[i];
+      best_index = i;
+    }
+  }
+  std::int32_t* chosen = p.chosen + static_cast<std::int64_t>(blockIdx.x) * p.ranks;
+  float* weights = p.weights + static_cast<std::int64_t>(blockIdx.x) * p.ranks;
+  float total = 0.0F;
+  for (int rank = 0; rank < p.ranks; ++rank) {
+    const unsigned top = __reduce_max_sync(kAllLanes, best);
+    const unsigned candidate = best == top ? static_cast<unsigned>(best_index) : 0xffffffffU;
+    const int winner = static_cast<int>(__reduce_min_sync(kAllLanes, candidate));
+    if (lane == 0) chosen[rank] = winner;
+    total += values[winner % p.n];
+    if (winner % 32 == lane) {
+      keys[winner] = 0;
+      best = 0;
+      for (int i = lane; i < p.n; i += 32) {
+        if (keys[i] > best) {
+          best = keys[i];
+          best_index = i;
+        }
+      }
+    }
+    __syncwarp();
+  }
+  for (int rank = lane; rank < p.ranks; rank += 32) weights[rank] = values[chosen[rank]] / total;
+}
+
+struct SortParams {
+  const std::int32_t* chosen;
+  std::int32_t *order, *rows_of;
+  ExpertRun* runs;
+  std::int32_t* run_count;
+  int pairs, ranks, experts;
+};
+
+constexpr int kSortThreads = 1024;
+
+/// One block: counts per expert, prefix sums, placement. The order inside an expert does not matter: every pair is
+/// computed alone.
+__global__ void __launch_bounds__(kSortThreads) sort_kernel(SortParams p) {
+  extern __shared__ std::int32_t counts[];  // [experts] counts, then [experts] next places
+  __shared__ int warp_places[32];
+  __shared__ int warp_runs[32];
+  std::int32_t* next = counts + p.experts;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  for (int e = thread; e < p.experts; e += kSortThreads) counts[e] = 0;
+  __syncthreads();
+  for (int i = thread; i < p.pairs; i += kSortThreads) atomicAdd(counts + p.chosen[i], 1);
+  __syncthreads();
+  int places = 0;  // before the present round of experts
+  int runs = 0;
+  for (int base = 0; base < p.experts; base += kSortThreads) {
+    const int e = base + thread;
+    const int count = e < p.experts ? counts[e] : 0;
+    int place = count;
+    int run = count > 0 ? 1 : 0;
+    for (int width = 1; width < 32; width *= 2) {
+      const int other_place = __shfl_up_sync(kAllLanes, place, static_cast<unsigned>(width));
+      const int other_run = __shfl_up_sync(kAllLanes, run, static_cast<unsigned>(width));
+      if (lane >= width) {
+        place += other_place;
+        run += other_run;
+      }
+    }
+    if (lane == 31) {
+      warp_places[thread / 32] = place;
+      warp_runs[thread / 32] = run;
+    }
+    __syncthreads();
+    int before_places = places;
+    int before_runs = runs;
+    for (int w = 0; w < 32; ++w) {
+      if (w < thread / 32) {
+        before_places += warp_places[w];
+        before_runs += warp_runs[w];
+      }
+      places += warp_places[w];
+      runs += warp_runs[w];
+    }
+    if (e < p.experts) {
+      const int first = before_places + place - count;
+      next[e] = first;
+      if (count > 0) p.runs[before_runs + run - 1] = {e, first, count};
+    }
+    __syncthreads();
+  }
+  if (thread == 0) *p.run_count = runs;
+  for (int i = thread; i < p.pairs; i += kSortThreads) {
+    const int place = atomicAdd(next + p.chosen[i], 1);
+    p.order[place] = i;
+    p.rows_of[place] = i / p.ranks;
+  }
+}
+
+__global__ void silu_product_kernel(VectorParams p) {
+  const int i = thread_item();
+  if (i < p.n) p.x[i] = canon_silu(p.a[i]) * p.b[i];
+}
+
+struct CombineParams {
+  const float *outputs, *weights, *shared, *shared_logit;
+  float* y;
+  std::int64_t rows, ranks, hidden;
+};
+
+__global__ void combine_kernel(CombineParams p) {
+  const std::int64_t item = thread_item();
+  if (item >= p.rows * p.hidden) return;
+  const std::int64_t row = item / p.hidden;
+  const float* outputs = p.outputs + row * p.ranks * p.hidden + item % p.hidden;
+  float y = 0.0F;
+  for (std::int64_t r = 0; r < p.ranks; ++r) y = canon_fma(p.weights[row * p.ranks + r], outputs[r * p.hidden], y);
+  p.y[item] = canon_fma(canon_sigmoid(p.shared_logit[row]), p.shared[item], y);
+}
+
+}  // namespace
+
+void rms_norm(Queue& queue, const float* x, const float* weight, std::int64_t rows, std::int64_t groups,
+              std::int64_t size, float eps, float* out) {
+  const NormParams p{x,  weight, out, static_cast<int>(rows * groups), static_cast<int>(groups), static_cast<int>(size),
+                     eps};
+  launch_warps(queue, rms_norm_kernel, p.items, p);
+}
+
+void silu_divided(Queue& queue, float* x, std::int64_t n, float divisor) {
+  VectorParams p{};
+  p.x = x;
+  p.n = n;
+  p.divisor = divisor;
+  launch_threads(queue, silu_divided_kernel, n, p);
+}
+
+void gated_mean(Queue& queue, const float* gate, const float* n, std::int64_t rows, std::int64_t streams,
+                std::int64_t hidden, float* u, float* inject) {
+  const std::int64_t items = hidden > streams ? rows * hidden : rows * streams;
+  launch_threads(queue, gated_mean_kernel, items, MeanParams{gate, n, u, inject, rows, streams, hidden});
+}
+
+void inject(Queue& queue, float* x, const float* weights, const float* y, std::int64_t rows, std::int64_t streams,
+            std::int64_t hidden) {
+  VectorParams p{};
+  p.x = x;
+  p.a = weights;
+  p.b = y;
+  p.n = rows * streams * hidden;
+  p.streams = streams;
+  p.hidden = hidden;
+  launch_threads(queue, inject_kernel, p.n, p);
+}
+
+void ple_gate(Queue& queue, const float* key, const float* query, const float* value, std::int64_t rows,
+              std::int64_t streams, std::int64_t hidden, float* gated) {
+  VectorParams p{};
+  p.x = gated;
+  p.a = key;
+  p.b = query;
+  p.c = value;
+  p.streams = streams;
+  p.hidden = hidden;
+  p.rows = rows;
+  launch_warps(queue, ple_gate_kernel, rows * streams, p);
+}
+
+void add_sum(Queue& queue, float* x, const float* a, const float* b, std::int64_t n) {
+  VectorParams p{};
+  p.x = x;
+  p.a = a;
+  p.b = b;
+  p.n = n;
+  launch_threads(queue, add_sum_kernel, n, p);
+}
+
+void add_streams(Queue& queue, float* x, const float* y, std::int64_t rows, std::int64_t streams, std::int64_t hidden) {
+  VectorParams p{};
+  p.x = x;
+  p.a = y;
+  p.n = rows * streams * hidden;
+  p.streams = streams;
+  p.hidden = hidden;
+  launch_threads(queue, add_streams_kernel, p.n, p);
+}
+
+void route(Queue& queue, float* logits, std::int64_t rows, std::int64_t n, std::int64_t ranks, std::int32_t* chosen,
+           float* weights) {
+  const RouteParams p{logits, chosen, weights, static_cast<int>(n), static_cast<int>(ranks)};
+  launch(queue, route_kernel, {static_cast<unsigned>(rows), 1, 1}, {kRouteThreads, 1, 1},
+         static_cast<std::size_t>(2 * n) * sizeof(float), p);
+}
+
+void sort_pairs(Queue& queue, const std::int32_t* chosen, std::int64_t pairs, std::int64_t ranks, std::int64_t experts,
+                std::int32_t* order, std::int32_t* rows_of, ExpertRun* runs, std::int32_t* run_count) {
+  const SortParams p{chosen,
+                     order,
+                     rows_of,
+                     runs,
+                     run_count,
+                     static_cast<int>(pairs),
+                     static_cast<int>(ranks),
+                     static_cast<int>(experts)};
+  launch(queue, sort_kernel, {1, 1, 1}, {kSortThreads, 1, 1},
+         static_cast<std::size_t>(2 * experts) * sizeof(std::int32_t), p);
+}
+
+void silu_product(Queue& queue, const float* gate, const float* up, std::int64_t n, float* out) {
+  VectorParams p{};
+  p.x = out;
+  p.a = gate;
+  p.b = up;
+  p.n = n;
+  launch_threads(queue, silu_product_kernel, n, p);
+}
+
+void combine(Queue& queue, const float* outputs, const float* weights, const float* shared, const float* shared_logit,
+             std::int64_t rows, std::int64_t ranks, std::int64_t hidden, float* y) {
+  launch_threads(queue, combine_kernel, rows * hidden,
+                 CombineParams{outputs, weights, shared, shared_logit, y, rows, ranks, hidden});
+}
+
+}  // namespace lockstep::kernels::cuda

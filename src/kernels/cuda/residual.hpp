@@ -1,0 +1,41 @@
+// Norms, hyper-connections, the n-gram gate and the mixture of experts on CUDA. Shapes are those of the scalar kernels
+// (kernels/cpu/kernels.hpp), with a row dimension in front.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/linear.hpp"
+#include "kernels/cuda/queue.hpp"
+
+namespace lockstep::kernels::cuda {
+
+/// Every row [groups * size] gets the same weight [groups * size]. `out` may be `x`.
+void rms_norm(Queue& queue, const float* x, const float* weight, std::int64_t rows, std::int64_t groups,
+              std::int64_t size, float eps, float* out);
+void silu_divided(Queue& queue, float* x, std::int64_t n, float divisor);
+/// u [rows, hidden]; also turns raw injection values [rows, streams], where given, into weights.
+void gated_mean(Queue& queue, const float* gate, const float* n, std::int64_t rows, std::int64_t streams,
+                std::int64_t hidden, float* u, float* inject);
+void inject(Queue& queue, float* x, const float* weights, const float* y, std::int64_t rows, std::int64_t streams,
+            std::int64_t hidden);
+void ple_gate(Queue& queue, const float* key, const float* query, const float* value, std::int64_t rows,
+              std::int64_t streams, std::int64_t hidden, float* gated);
+/// x += a + b.
+void add_sum(Queue& queue, float* x, const float* a, const float* b, std::int64_t n);
+/// x [rows, streams, hidden] += y [rows, hidden].
+void add_streams(Queue& queue, float* x, const float* y, std::int64_t rows, std::int64_t streams, std::int64_t hidden);
+
+/// Softmax, selection and renormalisation of router logits [rows, n], which are overwritten: chosen and weights
+/// [rows, ranks].
+void route(Queue& queue, float* logits, std::int64_t rows, std::int64_t n, std::int64_t ranks, std::int32_t* chosen,
+           float* weights);
+/// Sorts the pairs (row, rank) by expert: order[i] is the pair at place i, rows_of[i] its row. `runs` holds at most
+/// min(experts, pairs) entries.
+void sort_pairs(Queue& queue, const std::int32_t* chosen, std::int64_t pairs, std::int64_t ranks, std::int64_t experts,
+                std::int32_t* order, std::int32_t* rows_of, ExpertRun* runs, std::int32_t* run_count);
+void silu_product(Queue& queue, const float* gate, const float* up, std::int64_t n, float* out);
+/// outputs [rows, ranks, hidden], shared [rows, hidden], shared_logit [rows].
+void combine(Queue& queue, const float* outputs, const float* weights, const float* shared, const float* shared_logit,
+             std::int64_t rows, std::int64_t ranks, std::int64_t hidden, float* y);
+
+}  // namespace lockstep::kernels::cuda
