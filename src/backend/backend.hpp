@@ -143,8 +143,9 @@ class Backend {
   /// What ran, for statistics: "cpu scalar_v3, 2 threads".
   [[nodiscard]] virtual std::string describe() const = 0;
 
-  /// The device's first failure, for good: results after it mean nothing.
-  [[nodiscard]] virtual Status status() const { return {}; }
+  /// Ends a step: all that was asked for is under way. Errors: the device's first failure, for good; results after it
+  /// mean nothing.
+  virtual Status status() { return {}; }
 
   // Memory. New memory is zeroed. Error: Limit when the device has too little.
   virtual Result<BufferPtr> allocate(std::size_t bytes) = 0;

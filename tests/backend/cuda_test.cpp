@@ -23,7 +23,6 @@ std::unique_ptr<Backend> open_cuda(std::string& reason) {
 
 std::unique_ptr<Backend> open_cpu() {
   CpuOptions options;
-  options.threads = 2;
   return CpuBackend::create(options).value();
 }
 
@@ -457,7 +456,7 @@ TEST_F(Cuda, MemoryIsZeroedAndImpossibleSizesAreErrors) {
 }
 
 TEST_F(Cuda, DevicesThatDoNotExistAreErrors) {
-  const auto absent = create_cuda_backend({4096, {}});
+  const auto absent = create_cuda_backend({4096, true, {}});
   ASSERT_FALSE(absent);
   EXPECT_EQ(absent.error().kind, ErrorKind::Usage);
 }

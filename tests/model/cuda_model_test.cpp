@@ -1,6 +1,7 @@
 // Whole models on the CUDA backend against the CPU: equal logits and equal saved states. Skipped without a device.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <random>
 
 #include "backend/cuda/cuda_backend.hpp"
@@ -12,8 +13,11 @@ namespace {
 
 using backend::StateType;
 
-const std::string kToys = LOCKSTEP_TEST_DATA;
-const std::string kDemo = LOCKSTEP_SOURCE_DIR "/models/demo";
+/// The repository: LOCKSTEP_ROOT where the program runs elsewhere than it was built (scripts/gpu_check).
+std::string root() {
+  const char* moved = std::getenv("LOCKSTEP_ROOT");
+  return moved != nullptr ? moved : LOCKSTEP_SOURCE_DIR;
+}
 
 bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
@@ -25,7 +29,9 @@ class CudaModel : public testing::TestWithParam<std::string> {
     const auto tried = backend::create_cuda_backend({});
     if (!tried) GTEST_SKIP() << "no CUDA device: " << tried.error().message;
   }
-  [[nodiscard]] static std::string directory() { return GetParam() == "demo" ? kDemo : kToys + "/" + GetParam(); }
+  [[nodiscard]] static std::string directory() {
+    return root() + (GetParam() == "demo" ? "/models/demo" : "/tests/data/" + GetParam());
+  }
   [[nodiscard]] static Loaded on_cpu(StateType state) { return load(directory(), state); }
   [[nodiscard]] static Loaded on_cuda(StateType state) {
     auto artifact = artifact::Artifact::open(directory()).value();

@@ -10,6 +10,7 @@ namespace lockstep::backend {
 
 struct CudaOptions {
   int device = 0;
+  bool graphs = true;  ///< repeated steps as CUDA graphs; LOCKSTEP_CUDA_GRAPH=0 switches them off
   NgramOptions ngram;
 };
 

@@ -1,6 +1,7 @@
 #include "backend/cuda/device_backend.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "kernels/cpu/kernels.hpp"
 
@@ -47,26 +48,36 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaOptions& options)
                 "CUDA device {} ({}) has compute capability {}.{}; lockstep needs {}.0 or later", options.device,
                 info.name, info.major, info.minor, kLeastMajor);
   }
-  auto backend = std::make_unique<DeviceBackend>(options, info);
+  CudaOptions used = options;
+  if (const char* off = std::getenv("LOCKSTEP_CUDA_GRAPH"); off != nullptr && std::string_view(off) == "0") {
+    used.graphs = false;
+  }
+  auto backend = std::make_unique<DeviceBackend>(used, info);
   LOCKSTEP_TRY(backend->status());
   return backend;
 }
 
 std::string DeviceBackend::describe() const {
-  return fmt::format("cuda:{} {}", options_.device, info_.name);
+  return fmt::format("cuda:{} {}, {} batches replayed as graphs, {} launched", options_.device, info_.name,
+                     queue_.replayed(), queue_.launched());
 }
 
-Status DeviceBackend::status() const {
+Status DeviceBackend::status() {
+  queue_.flush();
+  return health();
+}
+
+Status DeviceBackend::health() const {
   if (!out_of_memory_.empty()) return fail(ErrorKind::Limit, "{}", out_of_memory_);
   if (!queue_.failed()) return {};
   return fail(ErrorKind::Internal, "CUDA device {} failed ({}); load the model again", options_.device, queue_.error());
 }
 
 Result<BufferPtr> DeviceBackend::allocate(std::size_t bytes) {
-  LOCKSTEP_TRY(status());
+  LOCKSTEP_TRY(health());
   void* memory = queue_.allocate(bytes);
   if (memory == nullptr) {
-    LOCKSTEP_TRY(status());
+    LOCKSTEP_TRY(health());
     return fail(ErrorKind::Limit, "CUDA device {} ({}, {:.1f} GiB) has no room for another {} bytes", options_.device,
                 info_.name, static_cast<double>(info_.total_memory) / (1U << 30), bytes);
   }
@@ -94,7 +105,7 @@ Result<MatrixPtr> DeviceBackend::upload(const artifact::MatrixView& view) {
     matrix->dense = {nullptr, view.count, view.rows, view.cols, view.dtype != artifact::DType::BF16};
     const std::size_t source = rows * static_cast<std::size_t>(view.cols) * artifact::dtype_size(view.dtype);
     auto* raw = static_cast<std::byte*>(staging_.bytes(*this, source));
-    LOCKSTEP_TRY(status());
+    LOCKSTEP_TRY(health());
     const std::size_t one = source / static_cast<std::size_t>(view.count);
     for (std::int64_t i = 0; i < view.count; ++i) {
       const auto at = static_cast<std::size_t>(i);
@@ -103,6 +114,7 @@ Result<MatrixPtr> DeviceBackend::upload(const artifact::MatrixView& view) {
     matrix->first = LOCKSTEP_TRY(allocate(static_cast<std::size_t>(view.count) * matrix->dense.matrix_bytes()));
     matrix->dense.data = matrix->first->data();
     cuda::lay_out_dense(queue_, raw, element_type(view.dtype), matrix->dense);
+    queue_.wait();  // kernels read weights before those in front of them have ended
     return matrix;
   }
   matrix->quantised = true;
@@ -115,7 +127,7 @@ Result<MatrixPtr> DeviceBackend::upload(const artifact::MatrixView& view) {
   const std::size_t aligned = (codes + 63) / 64 * 64;
   const std::size_t aligned_scales = (scales + 63) / 64 * 64;
   auto* raw = static_cast<std::byte*>(staging_.bytes(*this, aligned + 2 * aligned_scales));
-  LOCKSTEP_TRY(status());
+  LOCKSTEP_TRY(health());
   queue_.upload(raw, view.codes, codes);
   queue_.upload(raw + aligned, view.scales, scales);
   queue_.upload(raw + aligned + aligned_scales, view.biases, scales);
@@ -128,6 +140,7 @@ Result<MatrixPtr> DeviceBackend::upload(const artifact::MatrixView& view) {
                        {reinterpret_cast<const std::uint8_t*>(raw), raw + aligned, raw + aligned + aligned_scales,
                         element_type(view.scale_dtype), view.bits},
                        matrix->affine);
+  queue_.wait();  // kernels read weights before those in front of them have ended
   return matrix;
 }
 
@@ -160,28 +173,38 @@ Status DeviceBackend::prepare_positions(std::int64_t positions) {
 Status DeviceBackend::reserve_rows(std::int64_t rows) {
   reserved_rows_ = std::max(reserved_rows_, rows);
   staging_ = {};  // the weights are up
-  return status();
+  return health();
+}
+
+const cuda::ActivationRows& DeviceBackend::Input::to_fill(int group) {
+  const std::size_t at = 3 * bank_ + slot(group);
+  const std::int64_t room = std::max(rows_, backend_.reserved_rows_);
+  quantised_.at(slot(group)) = {
+      backend_.digits_.at(at).bytes(backend_, cuda::ActivationRows::digit_bytes(room, cols_)),
+      backend_.steps_.at(at).bytes(backend_, cuda::ActivationRows::step_bytes(room, cols_, group)), rows_, cols_,
+      group};
+  return quantised_.at(slot(group));
 }
 
 const cuda::ActivationRows& DeviceBackend::Input::quantised(int group) {
-  const std::size_t slot = group == 32 ? 0 : (group == 64 ? 1 : 2);
-  cuda::ActivationRows& made = quantised_.at(slot);
-  if (made.digits != nullptr) return made;
-  const std::int64_t room = std::max(rows_, backend_.reserved_rows_);
-  made = {backend_.digits_.at(slot).bytes(backend_, cuda::ActivationRows::digit_bytes(room, cols_)),
-          backend_.steps_.at(slot).bytes(backend_, cuda::ActivationRows::step_bytes(room, cols_, group)), rows_, cols_,
-          group};
-  cuda::quantise_rows(backend_.queue_, x_, made);
+  const cuda::ActivationRows& made = quantised_.at(slot(group));
+  if (made.digits == nullptr) cuda::quantise_rows(backend_.queue_, x_, to_fill(group));
   return made;
 }
 
-void DeviceBackend::matmul(const Matrix& matrix, Input& x, float* out, const cuda::Selection* selection) {
-  const auto& device = static_cast<const DeviceMatrix&>(matrix);
-  if (device.quantised) {
-    cuda::affine_product(queue_, device.affine, x.quantised(device.affine.group), selection, out, matrix.rows());
-  } else {
-    cuda::dense_product(queue_, device.dense, x.x(), x.rows(), selection, out, matrix.rows());
+void DeviceBackend::multiply(std::initializer_list<Product> products) {
+  std::array<cuda::AffineProduct, 6> affine;
+  std::size_t count = 0;
+  for (const Product& product : products) {
+    const auto& matrix = static_cast<const DeviceMatrix&>(product.matrix);
+    if (matrix.quantised) {
+      affine.at(count++) = {&matrix.affine, &product.x.quantised(matrix.affine.group), product.out, product.selection};
+    } else {
+      cuda::dense_product(queue_, matrix.dense, product.x.x(), product.x.rows(), product.selection, product.out,
+                          matrix.rows());
+    }
   }
+  cuda::affine_products(queue_, std::span(affine).first(count));
 }
 
 void DeviceBackend::lookup(const Matrix& matrix, std::span<const std::int32_t> ids, std::int64_t copies, float* out) {

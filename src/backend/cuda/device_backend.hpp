@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -41,10 +42,11 @@ class DeviceMatrix final : public Matrix {
 
 class DeviceBackend final : public Backend {
  public:
-  DeviceBackend(const CudaOptions& options, const kernels::cuda::DeviceInfo& info) : options_(options), info_(info), queue_(options.device) {}
+  DeviceBackend(const CudaOptions& options, const kernels::cuda::DeviceInfo& info)
+      : options_(options), info_(info), queue_(options.device, options.graphs) {}
 
   [[nodiscard]] std::string describe() const override;
-  [[nodiscard]] Status status() const override;
+  Status status() override;
   Result<BufferPtr> allocate(std::size_t bytes) override;
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { queue_.copy(to, from, bytes); }
   void read(void* host, const std::byte* from, std::size_t bytes) override { queue_.download(host, from, bytes); }
@@ -88,36 +90,53 @@ class DeviceBackend final : public Backend {
     BufferPtr buffer_;
   };
 
-  /// Input rows of one operation, quantised at most once per group size.
+  /// Input rows of one operation, quantised at most once per group size. Inputs of different banks exist side by side.
   class Input {
    public:
-    Input(DeviceBackend& backend, const float* x, std::int64_t rows, std::int64_t cols)
-        : backend_(backend), x_(x), rows_(rows), cols_(cols) {}
+    Input(DeviceBackend& backend, const float* x, std::int64_t rows, std::int64_t cols, std::size_t bank = 0)
+        : backend_(backend), x_(x), rows_(rows), cols_(cols), bank_(bank) {}
     [[nodiscard]] const float* x() const { return x_; }
     [[nodiscard]] std::int64_t rows() const { return rows_; }
     const kernels::cuda::ActivationRows& quantised(int group);
+    /// The quantised form that the caller's own kernel makes.
+    const kernels::cuda::ActivationRows& to_fill(int group);
 
    private:
+    static std::size_t slot(int group) { return group == 32 ? 0 : (group == 64 ? 1 : 2); }
+
     DeviceBackend& backend_;
     const float* x_;
     std::int64_t rows_, cols_;
+    std::size_t bank_;
     std::array<kernels::cuda::ActivationRows, 3> quantised_{};
   };
 
+  struct Product {
+    const Matrix& matrix;
+    Input& x;
+    float* out;
+    const kernels::cuda::Selection* selection = nullptr;
+  };
+
+  /// The first failure, without ending a step.
+  [[nodiscard]] Status health() const;
   /// Scratch of `per_row` floats (or other four-byte values) for each row, with room for the reserved rows.
   template <class T = float>
   T* scratch(std::size_t slot, std::int64_t rows, std::int64_t per_row) {
     const std::int64_t room = std::max(rows, reserved_rows_) * per_row;
     return static_cast<T*>(scratch_.at(slot).bytes(*this, static_cast<std::size_t>(room) * sizeof(T)));
   }
-  void matmul(const Matrix& matrix, Input& x, float* out, const kernels::cuda::Selection* selection = nullptr);
+  /// Independent products; those that can share a launch do.
+  void multiply(std::initializer_list<Product> products);
   void lookup(const Matrix& matrix, std::span<const std::int32_t> ids, std::int64_t copies, float* out);
-  void routed_experts(const MoeWeights& weights, Input& input, const std::int32_t* chosen, float* outputs);
+  /// Whether the kernels of a few rows serve this site.
+  bool hyper_few(const HyperWeights& weights, const float* x, std::int64_t rows, float* u, float* inject);
   [[nodiscard]] kernels::cuda::DeltaShape delta_shape() const;
   [[nodiscard]] kernels::cuda::AttentionShape attention_shape() const;
   /// Positions and page tables on the device; nothing moves when they are those of the last call.
   std::vector<kernels::cuda::AttentionRun> attention_runs(std::span<const AttentionSlot> slots);
-  void project_keys(const AttentionWeights& weights, Input& input, kernels::cuda::AttentionInput& projected);
+  void project_keys(const AttentionWeights& weights, Input& input, float* q_gate,
+                    kernels::cuda::AttentionInput& projected);
 
   CudaOptions options_;
   kernels::cuda::DeviceInfo info_;
@@ -131,7 +150,7 @@ class DeviceBackend final : public Backend {
   BufferPtr cos_, sin_;
   std::int64_t reserved_rows_ = 0;
   std::array<Scratch, 16> scratch_;
-  std::array<Scratch, 3> digits_, steps_;
+  std::array<Scratch, 6> digits_, steps_;  ///< group sizes of two banks
   Scratch tokens_, tables_, staging_;
   std::vector<std::int64_t> last_tables_;  ///< what tables_ holds
   const std::int64_t* last_tables_at_ = nullptr;

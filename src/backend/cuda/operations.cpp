@@ -3,6 +3,7 @@
 
 #include "backend/cuda/device_backend.hpp"
 #include "kernels/cpu/kernels.hpp"
+#include "kernels/cuda/hyper.hpp"
 #include "kernels/cuda/residual.hpp"
 
 namespace lockstep::backend {
@@ -21,7 +22,7 @@ Status DeviceBackend::ngram_lookup(std::span<const std::int64_t> row_ids, float*
   if (ngram_rows_.size() < values) ngram_rows_.resize(values);
   LOCKSTEP_TRY(ngram_->gather(row_ids, ngram_rows_.data()));
   queue_.upload_soon(e, ngram_rows_.data(), values * sizeof(float));
-  return status();
+  return health();
 }
 
 void DeviceBackend::ple_inject(const PleWeights& weights, const float* e, std::span<const PleSlot> slots,
@@ -35,8 +36,7 @@ void DeviceBackend::ple_inject(const PleWeights& weights, const float* e, std::s
   auto* normed = scratch(3, rows, wide);
   auto* conv = scratch(4, rows, wide);
   Input embedded(*this, e, rows, config_.ple_dim);
-  matmul(*weights.key, embedded, key);
-  matmul(*weights.value, embedded, value);
+  multiply({{*weights.key, embedded, key}, {*weights.value, embedded, value}});
   cuda::rms_norm(queue_, key, weights.norm_key->floats(), rows, config_.streams, hidden, eps, key);
   cuda::rms_norm(queue_, x, weights.norm_query->floats(), rows, config_.streams, hidden, eps, normed);
   cuda::ple_gate(queue_, key, normed, value, rows, config_.streams, hidden, gated);
@@ -51,8 +51,34 @@ void DeviceBackend::ple_inject(const PleWeights& weights, const float* e, std::s
   cuda::add_sum(queue_, x, gated, conv, rows * wide);
 }
 
+bool DeviceBackend::hyper_few(const HyperWeights& weights, const float* x, std::int64_t rows, float* u, float* inject) {
+  constexpr std::int64_t kMostRows = 16;  // read again for every four rows, from the cache
+  const auto dense = [](const MatrixPtr& matrix) -> const cuda::DenseWeights* {
+    const auto& device = static_cast<const DeviceMatrix&>(*matrix);
+    return device.quantised ? nullptr : &device.dense;
+  };
+  const cuda::DenseWeights* down = dense(weights.down);
+  const cuda::DenseWeights* up = dense(weights.up);
+  const cuda::DenseWeights* inject_weights = inject == nullptr ? nullptr : dense(weights.inject);
+  if (rows > kMostRows || down == nullptr || up == nullptr || (inject != nullptr && inject_weights == nullptr)) {
+    return false;
+  }
+  const cuda::HyperShape shape{static_cast<int>(config_.streams), static_cast<int>(config_.hidden_size),
+                               static_cast<int>(down->rows), static_cast<float>(config_.rms_norm_eps)};
+  if (!cuda::hyper_site_takes(shape, *down, *up, inject_weights)) return false;
+  auto* low = scratch(1, rows, down->rows);
+  auto* inverse = scratch(2, rows, config_.wide_size());
+  for (std::int64_t first = 0; first < rows; first += cuda::kHyperRows) {
+    cuda::hyper_site(queue_, shape, weights.norm->floats(), *down, *up, inject_weights, x + first * config_.wide_size(),
+                     std::min(cuda::kHyperRows, rows - first), low, inverse, u + first * config_.hidden_size,
+                     inject == nullptr ? nullptr : inject + first * config_.streams);
+  }
+  return true;
+}
+
 void DeviceBackend::hyper_read(const HyperWeights& weights, const float* x, std::int64_t rows, float* u,
                                float* inject) {
+  if (hyper_few(weights, x, rows, u, inject)) return;
   const std::int64_t wide = config_.wide_size();
   const std::int64_t lowrank = weights.down->rows();
   const auto eps = static_cast<float>(config_.rms_norm_eps);
@@ -61,11 +87,14 @@ void DeviceBackend::hyper_read(const HyperWeights& weights, const float* x, std:
   auto* gate = scratch(2, rows, wide);
   cuda::rms_norm(queue_, x, weights.norm->floats(), rows, config_.streams, config_.hidden_size, eps, n);
   Input normed(*this, n, rows, wide);
-  matmul(*weights.down, normed, low);
-  if (inject != nullptr) matmul(*weights.inject, normed, inject);
+  if (inject == nullptr) {
+    multiply({{*weights.down, normed, low}});
+  } else {
+    multiply({{*weights.down, normed, low}, {*weights.inject, normed, inject}});
+  }
   cuda::silu_divided(queue_, low, rows * lowrank, static_cast<float>(config_.streams));
   Input lowered(*this, low, rows, lowrank);
-  matmul(*weights.up, lowered, gate);
+  multiply({{*weights.up, lowered, gate}});
   cuda::gated_mean(queue_, gate, n, rows, config_.streams, config_.hidden_size, u, inject);
 }
 
@@ -94,11 +123,7 @@ void DeviceBackend::delta_net(const DeltaWeights& weights, const float* u, std::
   auto* units = scratch(7, rows, 2 * shape.key_size());
   auto* o = scratch(8, rows, values);
   Input input(*this, u, rows, config_.hidden_size);
-  matmul(*weights.qkv, input, qkv);
-  matmul(*weights.z, input, z);
-  matmul(*weights.a, input, a);
-  matmul(*weights.b, input, b);
-  cuda::delta_gates(queue_, a, b, weights.neg_a->floats(), weights.dt_bias->floats(), rows, heads, decay, beta);
+  multiply({{*weights.qkv, input, qkv}, {*weights.z, input, z}, {*weights.a, input, a}, {*weights.b, input, b}});
   std::vector<cuda::ConvRun> convs;
   std::vector<cuda::DeltaRun> runs;
   for (const DeltaSlot& slot : slots) {
@@ -107,14 +132,27 @@ void DeviceBackend::delta_net(const DeltaWeights& weights, const float* u, std::
     convs.push_back({slot.conv.columns, slot.conv.captured, first, count});
     runs.push_back({slot.state, slot.next_state, slot.keys, slot.deltas, slot.decays, first, count});
   }
-  cuda::conv_silu(queue_, convs, {channels, static_cast<int>(config_.conv_kernel), 1}, qkv, weights.conv->floats(),
-                  conv);
-  cuda::delta_units(queue_, shape, conv, rows, units);
+  const cuda::GateInput gates{a, b, weights.neg_a->floats(), weights.dt_bias->floats()};
+  const auto kernel = static_cast<int>(config_.conv_kernel);
+  if (cuda::delta_prepare_takes(convs, shape, kernel)) {
+    cuda::delta_prepare(queue_, convs, shape, qkv, weights.conv->floats(), gates, conv, units, decay, beta);
+  } else {
+    cuda::delta_gates(queue_, a, b, gates.neg_a, gates.dt_bias, rows, heads, decay, beta);
+    cuda::conv_silu(queue_, convs, {channels, kernel, 1}, qkv, weights.conv->floats(), conv);
+    cuda::delta_units(queue_, shape, conv, rows, units);
+  }
   cuda::delta_rule(queue_, runs, shape, conv, units, decay, beta, o);
-  cuda::gated_norm(queue_, o, z, weights.norm->floats(), rows * heads, config_.linear_value_dim,
-                   static_cast<float>(config_.rms_norm_eps));
   Input output(*this, o, rows, values);
-  matmul(*weights.out, output, y);
+  const auto& out = static_cast<const DeviceMatrix&>(*weights.out);
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  constexpr std::int64_t kMostNormed = 256;
+  if (out.quantised && shape.value_dim % out.affine.group == 0 && shape.value_dim <= kMostNormed) {
+    cuda::quantise_gated_norm(queue_, o, z, weights.norm->floats(), shape.value_dim, eps,
+                              output.to_fill(out.affine.group));
+  } else {
+    cuda::gated_norm(queue_, o, z, weights.norm->floats(), rows * heads, shape.value_dim, eps);
+  }
+  multiply({{*weights.out, output, y}});
 }
 
 void DeviceBackend::commit_delta(const DeltaSlot& slot, std::int64_t keep) {
@@ -159,11 +197,14 @@ std::vector<cuda::AttentionRun> DeviceBackend::attention_runs(std::span<const At
     const std::int64_t pages = (slot.position + slot.run.rows + kernels::kPageTokens - 1) / kernels::kPageTokens;
     for (std::int64_t i = 0; i < pages; ++i) tables.push_back(reinterpret_cast<std::intptr_t>(slot.pages[i]));
   }
-  std::size_t room = 4096;
+  std::size_t room = 512;
   while (room < tables.size()) room *= 2;
   auto* device = static_cast<std::int64_t*>(tables_.bytes(*this, room * sizeof(std::int64_t)));
-  if (tables != last_tables_ || device != last_tables_at_) {
-    queue_.upload_soon(device, tables.data(), tables.size() * sizeof(std::int64_t));
+  const bool known = last_tables_at_ == device && tables.size() <= last_tables_.size() &&
+                     std::equal(tables.begin(), tables.end(), last_tables_.begin());
+  if (!known) {
+    tables.resize(room);  // whole rooms, so that steps repeat themselves
+    queue_.upload_soon(device, tables.data(), room * sizeof(std::int64_t));
     last_tables_ = std::move(tables);
     last_tables_at_ = device;
   }
@@ -176,17 +217,21 @@ std::vector<cuda::AttentionRun> DeviceBackend::attention_runs(std::span<const At
   return runs;
 }
 
-void DeviceBackend::project_keys(const AttentionWeights& weights, Input& input, cuda::AttentionInput& projected) {
+void DeviceBackend::project_keys(const AttentionWeights& weights, Input& input, float* q_gate,
+                                 cuda::AttentionInput& projected) {
   const std::int64_t rows = input.rows();
   auto* k = scratch(1, rows, config_.kv_heads * config_.head_dim);
   auto* v = scratch(2, rows, config_.kv_heads * config_.head_dim);
   auto* index_qk = scratch(3, rows, (config_.indexer_heads + 1) * config_.indexer_dim);
-  matmul(*weights.k, input, k);
-  matmul(*weights.v, input, v);
-  matmul(*weights.index_qk, input, index_qk);
-  projected.k = k;
-  projected.v = v;
-  projected.index_qk = index_qk;
+  if (q_gate == nullptr) {
+    multiply({{*weights.k, input, k}, {*weights.v, input, v}, {*weights.index_qk, input, index_qk}});
+  } else {
+    multiply({{*weights.q, input, q_gate},
+              {*weights.k, input, k},
+              {*weights.v, input, v},
+              {*weights.index_qk, input, index_qk}});
+  }
+  projected = {q_gate, k, v, index_qk};
 }
 
 namespace {
@@ -210,10 +255,8 @@ void DeviceBackend::attention(const AttentionWeights& weights, const float* u, s
   auto* out = scratch(5, rows, width);
   auto* index_q = scratch(6, rows, config_.indexer_heads * config_.indexer_dim);
   Input input(*this, u, rows, config_.hidden_size);
-  matmul(*weights.q, input, q_gate);
   cuda::AttentionInput projected;
-  projected.q_gate = q_gate;
-  project_keys(weights, input, projected);
+  project_keys(weights, input, q_gate, projected);
 
   cuda::AttentionScratch piece;
   std::int64_t groups = 0;
@@ -232,71 +275,81 @@ void DeviceBackend::attention(const AttentionWeights& weights, const float* u, s
   cuda::store_keys(queue_, runs, shape, norms(weights), projected, q, index_q);
   cuda::attend(queue_, runs, shape, q, index_q, q_gate, piece, out);
   Input attended(*this, out, rows, width);
-  matmul(*weights.o, attended, y);
+  multiply({{*weights.o, attended, y}});
 }
 
 void DeviceBackend::attention_keys(const AttentionWeights& weights, const float* u,
                                    std::span<const AttentionSlot> slots, std::int64_t rows) {
   Input input(*this, u, rows, config_.hidden_size);
   cuda::AttentionInput projected;
-  project_keys(weights, input, projected);
+  project_keys(weights, input, nullptr, projected);
   cuda::store_keys(queue_, attention_runs(slots), attention_shape(), norms(weights), projected, nullptr, nullptr);
 }
 
+// The pairs of row and rank are sorted by expert on the device, so that each chosen expert is read once.
 void DeviceBackend::experts(const MoeWeights& weights, const float* u, std::int64_t rows, float* y) {
   const std::int64_t ranks = config_.experts_per_token;
+  const std::int64_t pairs = rows * ranks;
   const std::int64_t hidden = config_.hidden_size;
   const std::int64_t shared_dim = config_.shared_expert_dim;
+  const std::int64_t expert_dim = config_.expert_dim;
   auto* logits = scratch(0, rows, config_.experts);
   auto* rank_weights = scratch(1, rows, ranks);
   auto* shared_logit = scratch(2, rows, 1);
-  auto* gate = scratch(3, rows, shared_dim);
-  auto* up = scratch(4, rows, shared_dim);
+  auto* shared_gate = scratch(3, rows, shared_dim);
+  auto* shared_up = scratch(4, rows, shared_dim);
   auto* shared = scratch(5, rows, hidden);
   auto* outputs = scratch(6, rows, ranks * hidden);
   auto* chosen = scratch<std::int32_t>(7, rows, ranks);
-  Input input(*this, u, rows, hidden);
-  matmul(*weights.router, input, logits);
-  matmul(*weights.shared_expert_gate, input, shared_logit);
-  matmul(*weights.shared_gate, input, gate);
-  matmul(*weights.shared_up, input, up);
-  cuda::route(queue_, logits, rows, config_.experts, ranks, chosen, rank_weights);
-  routed_experts(weights, input, chosen, outputs);
-  cuda::silu_product(queue_, gate, up, rows * shared_dim, gate);
-  Input inner(*this, gate, rows, shared_dim);
-  matmul(*weights.shared_down, inner, shared);
-  cuda::combine(queue_, outputs, rank_weights, shared, shared_logit, rows, ranks, hidden, y);
-}
-
-/// outputs [rows, ranks, hidden]: down(silu(gate u) * up u) of every chosen expert. The pairs of row and rank are
-/// sorted by expert on the device, so that each chosen expert is read once.
-void DeviceBackend::routed_experts(const MoeWeights& weights, Input& input, const std::int32_t* chosen,
-                                   float* outputs) {
-  const std::int64_t rows = input.rows();
-  const std::int64_t ranks = config_.experts_per_token;
-  const std::int64_t pairs = rows * ranks;
-  const std::int64_t most_runs = std::min(config_.experts, pairs);
-  auto* lists = scratch<std::int32_t>(8, rows, 2 * ranks);
-  std::int32_t* order = lists;
-  std::int32_t* rows_of = lists + pairs;
+  auto* places = scratch<std::int32_t>(8, rows, 2 * ranks);
   auto* runs = static_cast<cuda::ExpertRun*>(
       scratch_.at(9).bytes(*this, static_cast<std::size_t>(config_.experts + 1) * sizeof(cuda::ExpertRun)));
-  auto* run_count = reinterpret_cast<std::int32_t*>(runs + config_.experts);
-  auto* gated = scratch(10, rows, ranks * config_.expert_dim);
-  auto* inner = scratch(11, rows, ranks * config_.expert_dim);
-  cuda::sort_pairs(queue_, chosen, pairs, ranks, config_.experts, order, rows_of, runs, run_count);
-  const cuda::Selection into{runs, run_count, most_runs, rows_of, nullptr};
-  matmul(*weights.gate, input, gated, &into);
-  matmul(*weights.up, input, inner, &into);
-  cuda::silu_product(queue_, gated, inner, pairs * config_.expert_dim, gated);
-  Input hidden(*this, gated, pairs, config_.expert_dim);
-  const cuda::Selection back{runs, run_count, most_runs, nullptr, order};
-  matmul(*weights.down, hidden, outputs, &back);
+  auto* gate = scratch(10, rows, ranks * expert_dim);
+  auto* up = scratch(11, rows, ranks * expert_dim);
+  const cuda::PairLists lists{places, places + pairs, runs, reinterpret_cast<std::int32_t*>(runs + config_.experts)};
+  Input input(*this, u, rows, hidden);
+  const auto& side_matrix = static_cast<const DeviceMatrix&>(*weights.shared_expert_gate);
+  const cuda::SideProduct side{&side_matrix.dense, u, shared_logit};
+  if (side_matrix.quantised) {
+    multiply({{*weights.router, input, logits}, {*weights.shared_expert_gate, input, shared_logit}});
+  } else {
+    multiply({{*weights.router, input, logits}});
+  }
+  cuda::route(queue_, logits, rows, config_.experts, ranks, chosen, rank_weights, lists,
+              side_matrix.quantised ? nullptr : &side);
+  cuda::Selection into{lists.runs, lists.run_count, std::min(config_.experts, pairs), lists.rows_of, nullptr};
+  into.single = rows == 1;
+  multiply({{*weights.gate, input, gate, &into},
+            {*weights.up, input, up, &into},
+            {*weights.shared_gate, input, shared_gate},
+            {*weights.shared_up, input, shared_up}});
+  Input routed_inner(*this, gate, pairs, expert_dim);
+  Input shared_inner(*this, shared_gate, rows, shared_dim, 1);
+  const auto& down = static_cast<const DeviceMatrix&>(*weights.down);
+  const auto& shared_down = static_cast<const DeviceMatrix&>(*weights.shared_down);
+  std::array<cuda::GatedRows, 2> gated;
+  std::size_t count = 0;
+  if (down.quantised) {
+    gated.at(count++) = {gate, up, &routed_inner.to_fill(down.affine.group)};
+  } else {
+    cuda::silu_product(queue_, gate, up, pairs * expert_dim, gate);
+  }
+  if (shared_down.quantised) {
+    gated.at(count++) = {shared_gate, shared_up, &shared_inner.to_fill(shared_down.affine.group)};
+  } else {
+    cuda::silu_product(queue_, shared_gate, shared_up, rows * shared_dim, shared_gate);
+  }
+  if (count > 0) cuda::quantise_gated(queue_, std::span(gated).first(count));
+  cuda::Selection back = into;
+  back.in_rows = nullptr;
+  back.out_rows = lists.order;
+  multiply({{*weights.down, routed_inner, outputs, &back}, {*weights.shared_down, shared_inner, shared}});
+  cuda::combine(queue_, outputs, rank_weights, shared, shared_logit, rows, ranks, hidden, y);
 }
 
 void DeviceBackend::project(const Matrix& matrix, const float* u, std::int64_t rows, float* out) {
   Input input(*this, u, rows, matrix.cols());
-  matmul(matrix, input, out);
+  multiply({{matrix, input, out}});
 }
 
 void DeviceBackend::draft_input(const DraftWeights& weights, const Matrix& embedding,
@@ -313,10 +366,10 @@ void DeviceBackend::draft_input(const DraftWeights& weights, const Matrix& embed
   cuda::rms_norm(queue_, e, weights.norm_embedding->floats(), rows, 1, hidden, eps, e);
   cuda::rms_norm(queue_, h, weights.norm_hidden->floats(), rows, groups, wide / groups, eps, normed);
   Input embedded(*this, e, rows, hidden);
-  matmul(*weights.fc_embedding, embedded, projected);
+  multiply({{*weights.fc_embedding, embedded, projected}});
   // The same matrix for every stream: the wide rows are streams * rows narrow ones.
   Input streams(*this, normed, rows * config_.streams, hidden);
-  matmul(*weights.fc_hidden, streams, x);
+  multiply({{*weights.fc_hidden, streams, x}});
   cuda::add_streams(queue_, x, projected, rows, config_.streams, hidden);
 }
 

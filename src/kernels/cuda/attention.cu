@@ -65,6 +65,8 @@ __device__ __forceinline__ float rounded(const AttentionShape& s, float x) {
 /// One warp per vector of a row: query heads and index queries (when wanted), key heads, and the pooled index key of a
 /// group that the row completes.
 __global__ void store_kernel(StoreParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   extern __shared__ float lines[];
   const AttentionShape& s = p.shape;
   const int queries = p.q == nullptr ? 0 : s.heads;
@@ -132,6 +134,8 @@ __global__ void store_kernel(StoreParams p) {
 
 /// After store_kernel, which reads the ring: the newest raw keys of every run. Blocks are places of the ring and runs.
 __global__ void ring_kernel(StoreParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const AttentionShape& s = p.shape;
   const AttentionRun& run = p.runs[blockIdx.y];
   const int back = static_cast<int>(blockIdx.x);  // 0 is the newest row
@@ -154,11 +158,14 @@ struct AttendParams {
   float* out;
 };
 
-constexpr int kGroupsPerWarp = 4;
+constexpr int kGroupsPerWarp = 8;
+constexpr int kHeadsAtOnce = 4;
 
-/// One warp per kGroupsPerWarp groups of a row. Blocks in y are rows.
+/// One warp per kGroupsPerWarp groups of a row, kHeadsAtOnce index heads at a time. Blocks in y are rows.
 __global__ void __launch_bounds__(32 * kWarps) score_kernel(AttendParams p) {
-  extern __shared__ float query[];  // [index_heads, index_dim]
+  extern __shared__ float query[];  // [index_heads, rounded up to kHeadsAtOnce][index_dim]
+  trigger_next_grid();
+  wait_previous_grid();
   const AttentionShape& s = p.shape;
   const int row = p.first_row + static_cast<int>(blockIdx.y);
   const RowPlace place = place_row(p, row);
@@ -167,27 +174,50 @@ __global__ void __launch_bounds__(32 * kWarps) score_kernel(AttendParams p) {
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kWarps * kGroupsPerWarp;
   if (begin >= groups) return;
   const int size = s.index_heads * s.index_dim;
-  for (int i = static_cast<int>(threadIdx.x); i < size; i += static_cast<int>(blockDim.x)) {
-    query[i] = p.index_q[static_cast<std::int64_t>(row) * size + i];
+  const int padded = (s.index_heads + kHeadsAtOnce - 1) / kHeadsAtOnce * kHeadsAtOnce * s.index_dim;
+  for (int i = static_cast<int>(threadIdx.x); i < padded; i += static_cast<int>(blockDim.x)) {
+    query[i] = i < size ? p.index_q[static_cast<std::int64_t>(row) * size + i] : 0.0F;
   }
   __syncthreads();
   const int lane = lane_id();
   const float scale = canon_rsqrt(static_cast<float>(s.index_dim));
   const int per_page = kPage / s.ratio;
   const std::int64_t first = begin + static_cast<int>(threadIdx.x) / 32 * kGroupsPerWarp;
-  for (std::int64_t g = first; g < first + kGroupsPerWarp && g < groups; ++g) {
-    const std::byte* key = place.run->pages[g / per_page] + place.run->layer_offset + s.index_offset;
-    const std::int64_t at = g % per_page * s.index_dim;
-    float sum = 0.0F;
-    for (int h = 0; h < s.index_heads; ++h) {
-      float part = 0.0F;
-      for (int i = lane; i < s.index_dim; i += 32) {
-        part = canon_fma(query[h * s.index_dim + i], load_element(key, s.type, at + i), part);
+  if (first >= groups) return;
+  const std::byte* keys[kGroupsPerWarp];
+  std::int64_t at[kGroupsPerWarp];
+#pragma unroll
+  for (int j = 0; j < kGroupsPerWarp; ++j) {
+    const std::int64_t g = first + j < groups ? first + j : groups - 1;
+    keys[j] = place.run->pages[g / per_page] + place.run->layer_offset + s.index_offset;
+    at[j] = g % per_page * s.index_dim;
+  }
+  float total = 0.0F;  // of group lane / kHeadsAtOnce
+  for (int h0 = 0; h0 < s.index_heads; h0 += kHeadsAtOnce) {
+    float sums[32];  // [group][head]
+#pragma unroll
+    for (int i = 0; i < 32; ++i) sums[i] = 0.0F;
+    for (int i = lane; i < s.index_dim; i += 32) {
+#pragma unroll
+      for (int j = 0; j < kGroupsPerWarp; ++j) {
+        const float key = load_element(keys[j], s.type, at[j] + i);
+#pragma unroll
+        for (int h = 0; h < kHeadsAtOnce; ++h) {
+          sums[j * kHeadsAtOnce + h] = canon_fma(query[(h0 + h) * s.index_dim + i], key, sums[j * kHeadsAtOnce + h]);
+        }
       }
-      const float dot = fold_lanes(part);
-      sum += dot > 0.0F ? dot : dot * 0.0F;  // keeps NaN
     }
-    if (lane == 0) p.scratch.scores[static_cast<std::int64_t>(blockIdx.y) * p.scratch.most_groups + g] = sum * scale;
+    const float dot = fold_transposed(sums, lane);
+    const float part = dot > 0.0F ? dot : dot * 0.0F;  // keeps NaN
+#pragma unroll
+    for (int h = 0; h < kHeadsAtOnce; ++h) {
+      const float of_head = __shfl_sync(kAllLanes, part, lane / kHeadsAtOnce * kHeadsAtOnce + h);
+      if (h0 + h < s.index_heads) total += of_head;
+    }
+  }
+  const std::int64_t g = first + lane / kHeadsAtOnce;
+  if (lane % kHeadsAtOnce == 0 && g < groups) {
+    p.scratch.scores[static_cast<std::int64_t>(blockIdx.y) * p.scratch.most_groups + g] = total * scale;
   }
 }
 
@@ -228,6 +258,8 @@ __device__ int block_prefix(int value, int* warp_sums, int& total) {
 /// The attended positions of a row in ascending order. The budget-th largest score is found digit by digit; of equal
 /// scores the lowest groups are taken. One block per row.
 __global__ void __launch_bounds__(kSelectThreads) select_kernel(AttendParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   __shared__ int histogram[256];
   __shared__ int warp_sums[33];
   __shared__ unsigned prefix;
@@ -293,27 +325,29 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(AttendParams p) 
 constexpr int kAttendThreads = 256;
 constexpr int kKeysPerWarp = kBlock / (kAttendThreads / 32);
 
-/// Adds the 32 sums of every lane over the lanes as fold32 does, all at once: afterwards lane i holds the total of
-/// sums[i]. In every round a lane keeps the half of the sums that its bit names, so 31 exchanges do for all 32.
-__device__ __forceinline__ float fold_transposed(float (&sums)[32], int lane) {
-#pragma unroll
-  for (int width = 16; width > 0; width /= 2) {
-    const bool upper = (lane & width) != 0;
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      if (i >= width) continue;
-      const float keep = upper ? sums[i + width] : sums[i];
-      const float give = upper ? sums[i] : sums[i + width];
-      sums[i] = keep + __shfl_xor_sync(kAllLanes, give, width);
-    }
-  }
-  return sums[0];
+/// Copies 16 bytes to shared memory while the thread goes on.
+__device__ __forceinline__ void copy_soon(void* to, const void* from) {
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+/// Ends a group of copies.
+__device__ __forceinline__ void copies_made() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/// Waits until at most kLeft of the thread's groups are under way.
+template <int kLeft>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
 /// One block of attended positions for up to kHeadsPerPart query heads of one key head. Grid: x blocks, y parts of the
 /// heads, z rows. The partial result is [dim] values, maximum, sum.
+template <bool kStaged>
 __global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) {
-  extern __shared__ float query[];  // [kHeadsPerPart, dim]
+  extern __shared__ float4 storage[];  // queries [kHeadsPerPart, dim]; staged: keys and values [kBlock, dim] in bf16
+  trigger_next_grid();
+  wait_previous_grid();
+  auto* query = reinterpret_cast<float*>(storage);
   __shared__ float scores[kHeadsPerPart][kBlock];
   __shared__ const std::byte* rows[kBlock];
   const AttentionShape& s = p.shape;
@@ -339,9 +373,24 @@ __global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) 
     rows[thread] =
         place.run->pages[position / kPage] + place.run->layer_offset + at * (s.type == ElementType::F32 ? 4 : 2);
   }
+  auto* staged_keys = reinterpret_cast<std::uint16_t*>(query + kHeadsPerPart * s.dim);
+  auto* staged_values = staged_keys + kBlock * s.dim;
+  if constexpr (kStaged) {
+    __syncthreads();
+    const int pieces = s.dim / 8;  // of 16 bytes
+    for (int i = thread; i < size * pieces; i += kAttendThreads) {
+      copy_soon(staged_keys + i * 8, rows[i / pieces] + s.keys_offset + i % pieces * 16);
+    }
+    copies_made();
+    for (int i = thread; i < size * pieces; i += kAttendThreads) {
+      copy_soon(staged_values + i * 8, rows[i / pieces] + s.values_offset + i % pieces * 16);
+    }
+    copies_made();
+  }
   for (int i = thread; i < kHeadsPerPart * s.dim; i += kAttendThreads) {
     query[i] = i < heads * s.dim ? p.q[(static_cast<std::int64_t>(row) * s.heads + head0) * s.dim + i] : 0.0F;
   }
+  if constexpr (kStaged) wait_copies<1>();
   __syncthreads();
   const float scale = canon_rsqrt(static_cast<float>(s.dim));
   {
@@ -354,7 +403,9 @@ __global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) 
       for (int h = 0; h < kHeadsPerPart; ++h) q[h] = query[h * s.dim + i];
 #pragma unroll
       for (int j = 0; j < kKeysPerWarp; ++j) {
-        const float key = load_element(rows[warp * kKeysPerWarp + j] + s.keys_offset, s.type, i);
+        const int k = warp * kKeysPerWarp + j;
+        const float key =
+            kStaged ? bf16_to_float(staged_keys[k * s.dim + i]) : load_element(rows[k] + s.keys_offset, s.type, i);
 #pragma unroll
         for (int h = 0; h < kHeadsPerPart; ++h) {
           sums[j * kHeadsPerPart + h] = canon_fma(q[h], key, sums[j * kHeadsPerPart + h]);
@@ -392,12 +443,14 @@ __global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) 
       partial(warp)[s.dim + 1] = sum;
     }
   }
+  if constexpr (kStaged) wait_copies<0>();
   __syncthreads();
   for (int d = thread; d < s.dim; d += kAttendThreads) {
     float out[kHeadsPerPart] = {0.0F, 0.0F, 0.0F, 0.0F};
 #pragma unroll 8
     for (int j = 0; j < size; ++j) {
-      const float value = load_element(rows[j] + s.values_offset, s.type, d);
+      const float value =
+          kStaged ? bf16_to_float(staged_values[j * s.dim + d]) : load_element(rows[j] + s.values_offset, s.type, d);
 #pragma unroll
       for (int h = 0; h < kHeadsPerPart; ++h) out[h] = canon_fma(scores[h][j], value, out[h]);
     }
@@ -407,6 +460,8 @@ __global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) 
 
 /// Merges the blocks of one row and head in ascending order, divides and gates. Grid: x heads, y rows.
 __global__ void __launch_bounds__(kAttendThreads) merge_kernel(AttendParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   extern __shared__ float factors[];  // [blocks] old, [blocks] new; then one sum
   const AttentionShape& s = p.shape;
   const int count = p.scratch.counts[blockIdx.y];
@@ -474,13 +529,18 @@ void attend_piece(Queue& queue, const AttendParams& p) {
   const auto rows = static_cast<unsigned>(p.rows);
   if (p.scratch.most_groups > s.budget) {
     launch(queue, score_kernel, {blocks_for(p.scratch.most_groups, kWarps * kGroupsPerWarp), rows, 1},
-           {32 * kWarps, 1, 1}, static_cast<std::size_t>(s.index_heads * s.index_dim) * sizeof(float), p);
+           {32 * kWarps, 1, 1},
+           static_cast<std::size_t>((s.index_heads + kHeadsAtOnce - 1) / kHeadsAtOnce * kHeadsAtOnce * s.index_dim) *
+               sizeof(float),
+           p);
   }
   launch(queue, select_kernel, {rows, 1, 1}, {kSelectThreads, 1, 1}, 0, p);
   const int shared = s.heads / s.kv_heads;
   const auto parts = static_cast<unsigned>(s.kv_heads * ((shared + kHeadsPerPart - 1) / kHeadsPerPart));
-  launch(queue, attend_kernel, {static_cast<unsigned>(s.blocks()), parts, rows}, {kAttendThreads, 1, 1},
-         static_cast<std::size_t>(kHeadsPerPart * s.dim) * sizeof(float), p);
+  const bool staged = s.type == ElementType::BF16 && s.dim % 8 == 0 && s.dim <= 256;
+  const int line = kHeadsPerPart * 4 + (staged ? 2 * kBlock * 2 : 0);  // bytes per dimension
+  launch(queue, staged ? attend_kernel<true> : attend_kernel<false>, {static_cast<unsigned>(s.blocks()), parts, rows},
+         {kAttendThreads, 1, 1}, static_cast<std::size_t>(line * s.dim), p);
   launch(queue, merge_kernel, {static_cast<unsigned>(s.heads), rows, 1}, {kAttendThreads, 1, 1},
          static_cast<std::size_t>(2 * s.blocks() + 1) * sizeof(float), p);
 }

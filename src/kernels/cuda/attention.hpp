@@ -16,7 +16,8 @@ struct AttentionShape {
   int ring = 0;                                   ///< raw index keys kept per sequence
   int half = 0;                                   ///< rotated pairs
   float eps = 0;
-  ElementType type = ElementType::BF16;                               ///< of what is kept
+  ElementType type = ElementType::BF16;  ///< of what is kept
+  std::uint8_t unused[7] = {};           ///< no undefined byte: batches of launches are compared
   std::int64_t keys_offset = 0, values_offset = 0, index_offset = 0;  ///< bytes inside a layer's block of a page
   const float *cos = nullptr, *sin = nullptr;                         ///< [positions, half]
 

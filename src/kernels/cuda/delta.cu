@@ -1,5 +1,7 @@
 #include "kernels/cuda/delta.hpp"
 
+#include <algorithm>
+
 #include "kernels/cuda/device.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -26,6 +28,8 @@ __device__ __forceinline__ float column(const float* columns, const float* rows,
 
 /// Blocks in y are rows, threads channels.
 __global__ void conv_kernel(ConvParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const std::int64_t channel = thread_item();
   const int row = p.first_row + static_cast<int>(blockIdx.y);
   if (channel >= p.channels) return;
@@ -46,6 +50,8 @@ __global__ void conv_kernel(ConvParams p) {
 /// Blocks in y are runs, threads channels: a channel's columns move in ascending time, so none is overwritten before it
 /// is read.
 __global__ void keep_kernel(ConvParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const std::int64_t channel = thread_item();
   if (channel >= p.channels) return;
   const ConvRun& run = p.runs[blockIdx.y];
@@ -68,6 +74,8 @@ struct CommitParams {
 };
 
 __global__ void commit_kernel(CommitParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const std::int64_t channel = thread_item();
   if (channel >= p.channels) return;
   float* columns = p.columns + channel;
@@ -80,12 +88,14 @@ struct UnitParams {
   DeltaShape shape;
   const float* conv;
   float* units;
-  std::int64_t items;  ///< rows * 2 * key heads
+  int items;  ///< rows * 2 * key heads
   float q_scale;
 };
 
 /// One warp per row, kind (q, k) and key head.
 __global__ void unit_kernel(UnitParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const int item = warp_item();
   if (item >= p.items) return;
   const int lane = lane_id();
@@ -108,11 +118,90 @@ struct GateParams {
 };
 
 __global__ void gates_kernel(GateParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const std::int64_t item = thread_item();
   if (item >= p.items) return;
   const std::int64_t h = item % p.heads;
   p.decay[item] = canon_exp(p.neg_a[h] * canon_softplus(p.a[item] + p.dt_bias[h]));
   p.beta[item] = canon_sigmoid(p.b[item]);
+}
+
+constexpr int kTaps = 4;
+constexpr std::int64_t kFewRows = 8;
+constexpr int kMostVector = 256;
+
+struct PrepareParams {
+  ConvRun runs[kMaxRuns];
+  DeltaShape shape;
+  const float *x, *weight;
+  GateInput gates;
+  float *conv, *units, *decay, *beta;
+  float q_scale;
+};
+
+/// Blocks: x the q, k and v vectors and last the gates, y runs. A thread is a channel and goes through the run's rows.
+__global__ void __launch_bounds__(kMostVector) prepare_kernel(PrepareParams p) {
+  __shared__ float line[kMostVector];
+  __shared__ float inverse;
+  trigger_next_grid();
+  wait_previous_grid();
+  const ConvRun& run = p.runs[blockIdx.y];
+  const DeltaShape& s = p.shape;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int vector = static_cast<int>(blockIdx.x);
+  if (vector == 2 * s.key_heads + s.heads) {
+    for (int i = thread; i < run.rows * s.heads; i += static_cast<int>(blockDim.x)) {
+      const std::int64_t at = static_cast<std::int64_t>(run.first_row) * s.heads + i;
+      const int h = i % s.heads;
+      p.decay[at] = canon_exp(p.gates.neg_a[h] * canon_softplus(p.gates.a[at] + p.gates.dt_bias[h]));
+      p.beta[at] = canon_sigmoid(p.gates.b[at]);
+    }
+    return;
+  }
+  const bool is_key = vector < 2 * s.key_heads;  // or a query
+  const int dim = is_key ? s.key_dim : s.value_dim;
+  const std::int64_t first = is_key
+                                 ? static_cast<std::int64_t>(vector) * s.key_dim
+                                 : 2 * s.key_size() + static_cast<std::int64_t>(vector - 2 * s.key_heads) * s.value_dim;
+  const bool live = thread < dim;
+  const std::int64_t channel = first + (live ? thread : 0);
+  const std::int64_t channels = s.channels();
+  float taps[kTaps];
+  float weight[kTaps];
+#pragma unroll
+  for (int j = 0; j < kTaps; ++j) {
+    weight[j] = p.weight[channel * kTaps + j];
+    if (j + 1 < kTaps) taps[j + 1] = run.columns[j * channels + channel];
+  }
+  for (int t = 0; t < run.rows; ++t) {
+    const std::int64_t row = run.first_row + t;
+#pragma unroll
+    for (int j = 0; j + 1 < kTaps; ++j) taps[j] = taps[j + 1];
+    taps[kTaps - 1] = p.x[row * channels + channel];
+    float sum = 0.0F;
+#pragma unroll
+    for (int j = 0; j < kTaps; ++j) sum = canon_fma(weight[j], taps[j], sum);
+    const float value = canon_silu(sum);
+    if (live && run.captured != nullptr) run.captured[t * channels + channel] = taps[kTaps - 1];
+    if (!is_key) {
+      if (live) p.conv[row * channels + channel] = value;
+      continue;
+    }
+    if (live) line[thread] = value;
+    __syncthreads();
+    if (thread < 32) {
+      const float norm = canon_rsqrt(warp_dot(line, line, dim, thread) + 1e-6F);
+      if (thread == 0) inverse = norm;
+    }
+    __syncthreads();
+    const float scale = vector < s.key_heads ? p.q_scale : 1.0F;
+    if (live) p.units[row * 2 * s.key_size() + channel] = (value * inverse) * scale;
+    __syncthreads();
+  }
+  if (!live || run.captured != nullptr) return;
+#pragma unroll
+  for (int j = 0; j + 1 < kTaps; ++j) run.columns[j * channels + channel] = taps[j + 1];
 }
 
 struct RuleParams {
@@ -134,6 +223,8 @@ __device__ __forceinline__ float add_segments(float sum) {
 /// segment of 32 keys of one column in registers. Blocks: x covers value columns, y heads, z runs.
 template <int kSegments>
 __global__ void __launch_bounds__(128) rule_kernel(RuleParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   constexpr int kColumnsPerWarp = 32 / kSegments;
   const DeltaRun& run = p.runs[blockIdx.z];
   const int lane = lane_id();
@@ -203,6 +294,8 @@ constexpr int kMaxSegments = 16;
 
 /// Any key dimension up to 512: one thread per value column, the state in memory.
 __global__ void any_rule_kernel(RuleParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const DeltaRun& run = p.runs[blockIdx.z];
   const DeltaShape& s = p.shape;
   const int v = thread_item();
@@ -248,6 +341,8 @@ __global__ void any_rule_kernel(RuleParams p) {
 
 /// Captured keys and decays. Blocks in y are runs.
 __global__ void capture_kernel(RuleParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const DeltaRun& run = p.runs[blockIdx.y];
   if (run.keys == nullptr) return;
   const DeltaShape& s = p.shape;
@@ -267,6 +362,8 @@ struct ReplayParams {
 
 /// One thread per element of the state.
 __global__ void replay_kernel(ReplayParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const DeltaShape& s = p.shape;
   const std::int64_t item = thread_item();
   const std::int64_t size = static_cast<std::int64_t>(s.key_dim) * s.value_dim;
@@ -291,6 +388,8 @@ struct GatedNormParams {
 };
 
 __global__ void gated_norm_kernel(GatedNormParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const int item = warp_item();
   if (item >= p.items) return;
   const int lane = lane_id();
@@ -331,13 +430,40 @@ void commit_conv(Queue& queue, float* columns, const float* captured, std::int64
 
 void delta_units(Queue& queue, const DeltaShape& shape, const float* conv, std::int64_t rows, float* units) {
   const float q_scale = 1.0F / canon_sqrt(static_cast<float>(shape.key_dim));
-  const UnitParams p{shape, conv, units, rows * 2 * shape.key_heads, q_scale};
+  const UnitParams p{shape, conv, units, static_cast<int>(rows * 2 * shape.key_heads), q_scale};
   launch_warps(queue, unit_kernel, p.items, p);
 }
 
 void delta_gates(Queue& queue, const float* a, const float* b, const float* neg_a, const float* dt_bias,
                  std::int64_t rows, std::int64_t heads, float* decay, float* beta) {
   launch_threads(queue, gates_kernel, rows * heads, GateParams{a, b, neg_a, dt_bias, decay, beta, rows * heads, heads});
+}
+
+bool delta_prepare_takes(std::span<const ConvRun> runs, const DeltaShape& shape, int kernel) {
+  const bool few = std::all_of(runs.begin(), runs.end(), [](const ConvRun& run) { return run.rows <= kFewRows; });
+  return few && kernel == kTaps && shape.key_dim <= kMostVector && shape.value_dim <= kMostVector;
+}
+
+void delta_prepare(Queue& queue, std::span<const ConvRun> runs, const DeltaShape& shape, const float* qkv,
+                   const float* weight, const GateInput& gates, float* conv, float* units, float* decay, float* beta) {
+  while (!runs.empty()) {
+    PrepareParams p{};
+    unsigned count = 0;
+    for (const ConvRun& run : runs.first(runs.size() < kMaxRuns ? runs.size() : kMaxRuns)) p.runs[count++] = run;
+    runs = runs.subspan(count);
+    p.shape = shape;
+    p.x = qkv;
+    p.weight = weight;
+    p.gates = gates;
+    p.conv = conv;
+    p.units = units;
+    p.decay = decay;
+    p.beta = beta;
+    p.q_scale = 1.0F / canon_sqrt(static_cast<float>(shape.key_dim));
+    const int most = shape.key_dim > shape.value_dim ? shape.key_dim : shape.value_dim;
+    const auto vectors = static_cast<unsigned>(2 * shape.key_heads + shape.heads + 1);
+    launch(queue, prepare_kernel, {vectors, count, 1}, {static_cast<unsigned>((most + 31) / 32 * 32), 1, 1}, 0, p);
+  }
 }
 
 void delta_rule(Queue& queue, std::span<const DeltaRun> runs, const DeltaShape& shape, const float* conv,
@@ -386,8 +512,14 @@ void delta_replay(Queue& queue, const DeltaRun& run, const DeltaShape& shape, st
 
 void gated_norm(Queue& queue, float* o, const float* z, const float* weight, std::int64_t items, std::int64_t n,
                 float eps) {
-  launch_warps(queue, gated_norm_kernel, items,
-               GatedNormParams{o, z, weight, static_cast<int>(items), static_cast<int>(n), eps});
+  GatedNormParams p{};  // no byte of it undefined: batches are compared
+  p.o = o;
+  p.z = z;
+  p.weight = weight;
+  p.items = static_cast<int>(items);
+  p.n = static_cast<int>(n);
+  p.eps = eps;
+  launch_warps(queue, gated_norm_kernel, items, p);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -48,6 +48,15 @@ void delta_units(Queue& queue, const DeltaShape& shape, const float* conv, std::
 /// decay and beta [rows, heads].
 void delta_gates(Queue& queue, const float* a, const float* b, const float* neg_a, const float* dt_bias,
                  std::int64_t rows, std::int64_t heads, float* decay, float* beta);
+struct GateInput {
+  const float *a = nullptr, *b = nullptr, *neg_a = nullptr, *dt_bias = nullptr;
+};
+
+/// Whether delta_prepare() takes these runs: few rows each, a kernel of four taps, vectors of whole warps.
+[[nodiscard]] bool delta_prepare_takes(std::span<const ConvRun> runs, const DeltaShape& shape, int kernel);
+/// conv_silu(), delta_units() and delta_gates() in one launch. Of `conv` only the values are written.
+void delta_prepare(Queue& queue, std::span<const ConvRun> runs, const DeltaShape& shape, const float* qkv,
+                   const float* weight, const GateInput& gates, float* conv, float* units, float* decay, float* beta);
 /// The recurrence: out [rows, heads, value_dim].
 void delta_rule(Queue& queue, std::span<const DeltaRun> runs, const DeltaShape& shape, const float* conv,
                 const float* units, const float* decay, const float* beta, float* out);

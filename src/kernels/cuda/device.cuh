@@ -21,6 +21,23 @@ __device__ __forceinline__ float fold_lanes(float lane) {
   return lane;
 }
 
+/// Adds the 32 sums of every lane over the lanes as fold32 does, all at once: afterwards lane i holds the total of
+/// sums[i]. In every round a lane keeps the half of the sums that its bit names, so 31 exchanges do for all 32.
+__device__ __forceinline__ float fold_transposed(float (&sums)[32], int lane) {
+#pragma unroll
+  for (int width = 16; width > 0; width /= 2) {
+    const bool upper = (lane & width) != 0;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      if (i >= width) continue;
+      const float keep = upper ? sums[i + width] : sums[i];
+      const float give = upper ? sums[i] : sums[i + width];
+      sums[i] = keep + __shfl_xor_sync(kAllLanes, give, width);
+    }
+  }
+  return sums[0];
+}
+
 /// fold32 of a[i] * b[i], computed by one warp; every lane gets the result.
 __device__ __forceinline__ float warp_dot(const float* a, const float* b, int n, int lane) {
   float sum = 0.0F;
@@ -43,6 +60,21 @@ __device__ __forceinline__ void store_element(void* data, ElementType type, std:
   }
 }
 
+/// Lets the next kernel of the queue start its blocks. It still waits for this one's results.
+__device__ __forceinline__ void trigger_next_grid() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// Waits for the results of everything before in the queue. Every kernel calls it in every thread that reads or writes
+/// what other kernels touch, so that "before" reaches back over any number of kernels.
+__device__ __forceinline__ void wait_previous_grid() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 constexpr int kWarps = 8;  ///< of blocks that give each warp its own item
 
 __device__ __forceinline__ int warp_item() {
@@ -57,7 +89,7 @@ __device__ __forceinline__ int thread_item() {
 
 template <class Params>
 void launch(Queue& queue, void (*kernel)(Params), Extent grid, Extent block, std::size_t shared, const Params& params) {
-  queue.submit(reinterpret_cast<const void*>(kernel), grid, block, shared, &params);
+  queue.submit(reinterpret_cast<const void*>(kernel), grid, block, shared, &params, sizeof(Params));
 }
 
 inline unsigned blocks_for(std::int64_t items, int per_block) {

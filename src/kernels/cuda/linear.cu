@@ -11,16 +11,24 @@ constexpr int kMaxWarps = 16;
 /// Activation rows of one mma.
 constexpr int kColumns = 8;
 
-struct AffineParams {
+/// One matrix, or the chosen ones of a stack, of a launch that computes several products of the same activations.
+struct AffineJob {
   const uint4* codes;
   const void* pairs;
-  const uint4* digits;
-  const float2* steps;
   float* out;
   std::int64_t out_stride, matrix_codes, matrix_pairs;  ///< matrix strides in bytes
-  int rows, chunks, groups, segments, tokens, tiles, tiles_per_block;
+  const uint4* digits;
+  const float2* steps;
+  int rows, tiles, tokens, first_block, run_blocks;  ///< run_blocks: blocks of one matrix
   const ExpertRun* runs;
   const std::int32_t *run_count, *in_rows, *out_rows;
+};
+
+constexpr int kMaxJobs = 6;
+
+struct AffineParams {
+  AffineJob jobs[kMaxJobs];
+  int job_count, chunks, groups, segments, tiles_per_block;
 };
 
 /// D += A * B for 16 rows, 8 columns, 32 inputs: unsigned weights, signed or unsigned digits.
@@ -53,152 +61,211 @@ __device__ __forceinline__ void unpack(const uint4* chunk, int m, unsigned (&a)[
   }
 }
 
-/// Scale and bias of rows g and g + 8.
-struct Pairs {
-  float s0, b0, s1, b1;
-};
+/// Scale and bias of rows g and g + 8, as they lie in memory.
 template <bool kWide>
-__device__ __forceinline__ Pairs load_pairs(const void* pairs, std::int64_t index) {
-  if constexpr (kWide) {
-    const float4 v = __ldg(static_cast<const float4*>(pairs) + index);
-    return {v.x, v.y, v.z, v.w};
-  } else {
-    const uint2 v = __ldg(static_cast<const uint2*>(pairs) + index);
-    return {bits_float(v.x << 16), bits_float(v.x & 0xffff0000U), bits_float(v.y << 16), bits_float(v.y & 0xffff0000U)};
+struct Pairs {
+  float4 v;
+  __device__ __forceinline__ void load(const void* pairs, std::int64_t index) {
+    v = __ldg(static_cast<const float4*>(pairs) + index);
+  }
+  __device__ __forceinline__ float scale(int half) const { return half == 0 ? v.x : v.z; }
+  __device__ __forceinline__ float bias(int half) const { return half == 0 ? v.y : v.w; }
+};
+template <>
+struct Pairs<false> {
+  uint2 v;
+  __device__ __forceinline__ void load(const void* pairs, std::int64_t index) {
+    v = __ldg(static_cast<const uint2*>(pairs) + index);
+  }
+  __device__ __forceinline__ float scale(int half) const { return bits_float((half == 0 ? v.x : v.y) << 16); }
+  __device__ __forceinline__ float bias(int half) const { return bits_float((half == 0 ? v.x : v.y) & 0xffff0000U); }
+};
+
+/// The weights of one tile and segment in a warp's registers.
+template <int kBits, int kGroup, bool kWide>
+struct SegmentWeights {
+  static constexpr int kPieces = kBits / 4;
+  static constexpr int kGroups = kSegmentInputs / kGroup;
+  uint4 codes[kSegmentChunks * kPieces];
+  Pairs<kWide> pairs[kGroups];
+
+  __device__ __forceinline__ void load(const AffineParams& p, const AffineJob& job, int expert, int tile, int segment,
+                                       int lane) {
+    const uint4* from = job.codes + expert * (job.matrix_codes / 16) +
+                        (static_cast<std::int64_t>(tile) * p.chunks + segment * kSegmentChunks) * (32 * kPieces) + lane;
+    const char* pairs_from = static_cast<const char*>(job.pairs) + expert * job.matrix_pairs;
+    const std::int64_t pair0 = (static_cast<std::int64_t>(tile) * p.groups + segment * kGroups) * 8 + lane / 4;
+    const int chunks = p.chunks - segment * kSegmentChunks;
+    const int groups = p.groups - segment * kGroups;
+#pragma unroll
+    for (int i = 0; i < kSegmentChunks * kPieces; ++i) {
+      codes[i] = make_uint4(0, 0, 0, 0);
+      if (i / kPieces < chunks) codes[i] = __ldcs(from + i * 32);
+    }
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      pairs[i] = {};
+      if (i < groups) pairs[i].load(pairs_from, pair0 + i * 8);
+    }
+  }
+};
+
+/// Sums of one tile and segment for the eight tokens of a pass: {row g, row g + 8} x {token 2j, token 2j + 1}; with
+/// kSingle only of token 0.
+template <int kBits, int kGroup, bool kWide, bool kSingle>
+__device__ __forceinline__ void segment_sums(const SegmentWeights<kBits, kGroup, kWide>& w, const AffineParams& p,
+                                             int segment, const uint4* digits, bool live, const float2* steps0,
+                                             const float2* steps1, float (&sums)[4]) {
+  constexpr int kPieces = kBits / 4;
+  constexpr int kStepsPerGroup = kGroup / 32;
+  const int chunk0 = segment * kSegmentChunks;
+  const int group0 = segment * (kSegmentInputs / kGroup);
+  int high[4] = {0, 0, 0, 0};
+  int low[4] = {0, 0, 0, 0};
+#pragma unroll
+  for (int i = 0; i < kSegmentChunks; ++i) {
+    if (chunk0 + i < p.chunks) {
+      uint4 h = make_uint4(0, 0, 0, 0);
+      uint4 l = h;
+      if (live) {
+        h = digits[(chunk0 + i) * 8];
+        l = digits[(chunk0 + i) * 8 + 1];
+      }
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        unsigned a[4];
+        unpack<kBits>(w.codes + i * kPieces, m, a);
+        mma_signed(high, a, m == 0 ? h.x : h.z, m == 0 ? h.y : h.w);
+        mma_unsigned(low, a, m == 0 ? l.x : l.z, m == 0 ? l.y : l.w);
+        const int step = 2 * i + m;
+        if ((step + 1) % kStepsPerGroup == 0) {
+          const int local = step / kStepsPerGroup;
+          if (group0 + local < p.groups) {
+#pragma unroll
+            for (int c = 0; c < (kSingle ? 1 : 2); ++c) {
+              const float2 t = c == 0 ? steps0[group0 + local] : steps1[group0 + local];
+#pragma unroll
+              for (int half = 0; half < 2; ++half) {
+                const float dot = static_cast<float>(high[2 * half + c] * 256 + low[2 * half + c]);
+                sums[2 * half + c] +=
+                    canon_fma(w.pairs[local].scale(half) * t.x, dot, (w.pairs[local].bias(half) * t.x) * t.y);
+              }
+            }
+          }
+#pragma unroll
+          for (int c = 0; c < 4; ++c) high[c] = low[c] = 0;
+        }
+      }
+    }
   }
 }
 
 /// One warp per segment of 512 inputs of a tile of 16 rows; the segments' sums meet in shared memory.
-template <int kBits, int kGroup, bool kWide>
-__global__ void __launch_bounds__(32 * kMaxWarps) affine_kernel(AffineParams p) {
-  constexpr int kPieces = kBits / 4;
-  constexpr int kGroupsPerSegment = kSegmentInputs / kGroup;
+template <int kBits, int kGroup, bool kWide, bool kSingle, int kThreads>
+__global__ void __launch_bounds__(kThreads, kThreads == 160 && kBits == 4 && !kWide ? 4 : 1)
+    affine_kernel(AffineParams p) {
   extern __shared__ float parts[];  // [tile of the block][segment][16][kColumns]
-  int expert = 0;
-  int first = 0;
-  int tokens = p.tokens;
-  if (p.runs != nullptr) {
-    if (static_cast<int>(blockIdx.y) >= *p.run_count) return;
-    const ExpertRun run = p.runs[blockIdx.y];
-    expert = run.expert;
-    first = run.first;
-    tokens = run.count;
-  }
+  trigger_next_grid();
+  int j = 0;
+  while (j + 1 < p.job_count && static_cast<int>(blockIdx.x) >= p.jobs[j + 1].first_block) ++j;
+  const AffineJob& job = p.jobs[j];
+  const int block = static_cast<int>(blockIdx.x) - job.first_block;
   const int lane = static_cast<int>(threadIdx.x);
   const int row = lane / 4;
   const int quad = lane % 4;
   const int warps = static_cast<int>(blockDim.y);
-  const int tile = static_cast<int>(blockIdx.x) * p.tiles_per_block + static_cast<int>(threadIdx.z);
-  const bool inside = tile < p.tiles;
+  const int tile = block % job.run_blocks * p.tiles_per_block + static_cast<int>(threadIdx.z);
+  const bool inside = tile < job.tiles;
+  SegmentWeights<kBits, kGroup, kWide> weights;
+  int expert = 0;
+  int first = 0;
+  int tokens = job.tokens;
+  if (job.runs == nullptr) {
+    // Weights are constant: they may come before the previous kernel has ended.
+    if (inside && static_cast<int>(threadIdx.y) < p.segments) {
+      weights.load(p, job, 0, tile, static_cast<int>(threadIdx.y), lane);
+    }
+    wait_previous_grid();
+  } else {
+    wait_previous_grid();
+    const int index = block / job.run_blocks;
+    if (index >= *job.run_count) return;
+    const ExpertRun run = job.runs[index];
+    expert = run.expert;
+    first = run.first;
+    tokens = run.count;
+    if (inside && static_cast<int>(threadIdx.y) < p.segments) {
+      weights.load(p, job, expert, tile, static_cast<int>(threadIdx.y), lane);
+    }
+  }
   float* part = parts + static_cast<int>(threadIdx.z) * p.segments * 16 * kColumns;
-  const uint4* codes =
-      p.codes + expert * (p.matrix_codes / 16) + static_cast<std::int64_t>(tile) * p.chunks * (32 * kPieces) + lane;
-  const char* pairs = static_cast<const char*>(p.pairs) + expert * p.matrix_pairs;
-
-  uint4 weights[kSegmentChunks * kPieces];
-  Pairs scales[kGroupsPerSegment];
   for (int base = 0; base < tokens; base += kColumns) {
     const int mine = base + row;  // the activation row whose digits this lane loads
     const bool live = mine < tokens;
-    const std::int64_t in = !live ? 0 : (p.in_rows != nullptr ? p.in_rows[first + mine] : first + mine);
-    const uint4* digits = p.digits + in * p.chunks * 8 + quad * 2;
+    const std::int64_t in = !live ? 0 : (job.in_rows != nullptr ? job.in_rows[first + mine] : first + mine);
+    const uint4* digits = job.digits + in * p.chunks * 8 + quad * 2;
     const float2* steps[2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const int token = base + 2 * quad + c < tokens ? base + 2 * quad + c : tokens - 1;
-      const std::int64_t from = p.in_rows != nullptr ? p.in_rows[first + token] : first + token;
-      steps[c] = p.steps + from * p.groups;
+      const std::int64_t from = job.in_rows != nullptr ? job.in_rows[first + token] : first + token;
+      steps[c] = job.steps + from * p.groups;
     }
     for (int segment = static_cast<int>(threadIdx.y); inside && segment < p.segments; segment += warps) {
-      const int chunk0 = segment * kSegmentChunks;
-      const int group0 = segment * kGroupsPerSegment;
-      if (base == 0 || p.segments > warps) {
-#pragma unroll
-        for (int i = 0; i < kSegmentChunks * kPieces; ++i) {
-          weights[i] = make_uint4(0, 0, 0, 0);
-          if (chunk0 + i / kPieces < p.chunks) weights[i] = __ldcs(codes + (chunk0 * kPieces + i) * 32);
-        }
-#pragma unroll
-        for (int i = 0; i < kGroupsPerSegment; ++i) {
-          scales[i] = Pairs{};
-          if (group0 + i < p.groups) {
-            scales[i] = load_pairs<kWide>(pairs, (static_cast<std::int64_t>(tile) * p.groups + group0 + i) * 8 + row);
-          }
-        }
-      }
+      if (p.segments > warps && (base > 0 || segment >= warps)) weights.load(p, job, expert, tile, segment, lane);
       float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-      int high[4] = {0, 0, 0, 0};
-      int low[4] = {0, 0, 0, 0};
-#pragma unroll
-      for (int i = 0; i < kSegmentChunks; ++i) {
-        if (chunk0 + i < p.chunks) {
-          uint4 h = make_uint4(0, 0, 0, 0);
-          uint4 l = h;
-          if (live) {
-            h = digits[(chunk0 + i) * 8];
-            l = digits[(chunk0 + i) * 8 + 1];
-          }
-#pragma unroll
-          for (int m = 0; m < 2; ++m) {
-            unsigned a[4];
-            unpack<kBits>(weights + i * kPieces, m, a);
-            mma_signed(high, a, m == 0 ? h.x : h.z, m == 0 ? h.y : h.w);
-            mma_unsigned(low, a, m == 0 ? l.x : l.z, m == 0 ? l.y : l.w);
-            constexpr int kStepsPerGroup = kGroup / 32;
-            const int step = 2 * i + m;
-            if ((step + 1) % kStepsPerGroup == 0) {
-              const int local = step / kStepsPerGroup;
-              if (group0 + local < p.groups) {
-                const Pairs s = scales[local];
-#pragma unroll
-                for (int c = 0; c < 2; ++c) {
-                  const float2 t = steps[c][group0 + local];
-                  const float i0 = static_cast<float>(high[c] * 256 + low[c]);
-                  const float i1 = static_cast<float>(high[2 + c] * 256 + low[2 + c]);
-                  sums[c] += canon_fma(s.s0 * t.x, i0, (s.b0 * t.x) * t.y);
-                  sums[2 + c] += canon_fma(s.s1 * t.x, i1, (s.b1 * t.x) * t.y);
-                }
-              }
-#pragma unroll
-              for (int c = 0; c < 4; ++c) high[c] = low[c] = 0;
-            }
-          }
-        }
-      }
+      segment_sums<kBits, kGroup, kWide, kSingle>(weights, p, segment, digits, live, steps[0], steps[1], sums);
       float* to = part + segment * 16 * kColumns + row * kColumns + 2 * quad;
       to[0] = sums[0];
-      to[1] = sums[1];
       to[8 * kColumns] = sums[2];
-      to[8 * kColumns + 1] = sums[3];
+      if constexpr (!kSingle) {
+        to[1] = sums[1];
+        to[8 * kColumns + 1] = sums[3];
+      }
     }
     __syncthreads();
     const int in_tile = static_cast<int>(threadIdx.y) * 32 + lane;
-    for (int i = in_tile; inside && i < 16 * kColumns; i += 32 * warps) {
+    for (int i = in_tile; inside && i < (kSingle ? 16 : 16 * kColumns); i += 32 * warps) {
       const int r = i % 16;
       const int token = base + i / 16;
-      if (tile * 16 + r >= p.rows || token >= tokens) continue;
+      if (tile * 16 + r >= job.rows || token >= tokens) continue;
       float total = 0.0F;
       for (int s = 0; s < p.segments; ++s) total += part[s * 16 * kColumns + r * kColumns + i / 16];
-      const std::int64_t to = p.out_rows != nullptr ? p.out_rows[first + token] : first + token;
-      p.out[to * p.out_stride + tile * 16 + r] = total;
+      const std::int64_t to = job.out_rows != nullptr ? job.out_rows[first + token] : first + token;
+      job.out[to * job.out_stride + tile * 16 + r] = total;
     }
     __syncthreads();
   }
 }
 
+struct AffineLaunch {
+  Extent grid, block;
+  std::size_t shared;
+  bool single;
+};
+
 template <int kBits, int kGroup, bool kWide>
-void run_affine(Queue& queue, const AffineParams& p, Extent grid, Extent block, std::size_t shared) {
-  launch(queue, affine_kernel<kBits, kGroup, kWide>, grid, block, shared, p);
+void run_affine(Queue& queue, const AffineParams& p, const AffineLaunch& l) {
+  void (*kernel)(AffineParams) = nullptr;
+  constexpr bool kSingle = !kWide;  // f32 pairs are rare
+  if (l.block.y * l.block.z * 32 <= 160) {
+    kernel =
+        l.single ? affine_kernel<kBits, kGroup, kWide, kSingle, 160> : affine_kernel<kBits, kGroup, kWide, false, 160>;
+  } else {
+    kernel =
+        l.single ? affine_kernel<kBits, kGroup, kWide, kSingle, 512> : affine_kernel<kBits, kGroup, kWide, false, 512>;
+  }
+  launch(queue, kernel, l.grid, l.block, l.shared, p);
 }
 
 template <int kBits, bool kWide>
-void run_affine_group(Queue& queue, int group, const AffineParams& p, Extent grid, Extent block, std::size_t shared) {
+void run_affine_group(Queue& queue, int group, const AffineParams& p, const AffineLaunch& l) {
   if (group == 32) {
-    run_affine<kBits, 32, kWide>(queue, p, grid, block, shared);
+    run_affine<kBits, 32, kWide>(queue, p, l);
   } else if (group == 64) {
-    run_affine<kBits, 64, kWide>(queue, p, grid, block, shared);
+    run_affine<kBits, 64, kWide>(queue, p, l);
   } else {
-    run_affine<kBits, 128, kWide>(queue, p, grid, block, shared);
+    run_affine<kBits, 128, kWide>(queue, p, l);
   }
 }
 
@@ -241,6 +308,8 @@ struct DenseChunk {
 template <bool kWide, int kTokens>
 __global__ void __launch_bounds__(256) dense_kernel(DenseParams p) {
   constexpr int kAhead = kWide ? 4 : 8;
+  trigger_next_grid();
+  wait_previous_grid();
   int expert = 0;
   int first = 0;
   int tokens = p.tokens;
@@ -303,57 +372,66 @@ __global__ void __launch_bounds__(256) dense_kernel(DenseParams p) {
   }
 }
 
-struct QuantiseParams {
-  const float* x;
-  std::uint8_t* digits;
-  float2* steps;
-  int items, cols, chunks, groups, group;  ///< items = rows * groups
-};
+constexpr int kTileRows = 8;
+constexpr int kTileTokens = 8;
 
-/// One warp per group of inputs.
-__global__ void quantise_kernel(QuantiseParams p) {
-  const int item = warp_item();
-  if (item >= p.items) return;
-  const int lane = lane_id();
-  const int row = item / p.groups;
-  const int input0 = item % p.groups * p.group;
-  const float* x = p.x + static_cast<std::int64_t>(row) * p.cols + input0;
-  const int per_lane = p.group / 32;  // 1, 2 or 4
-  float values[4];
-  unsigned top = 0;
+/// Many activation rows: a warp keeps 8 output rows x 8 tokens, so that a weight serves eight products and so does an
+/// activation. Blocks: x covers output rows, y tokens.
+template <bool kWide>
+__global__ void __launch_bounds__(128) dense_tile_kernel(DenseParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
+  const int lane = static_cast<int>(threadIdx.x);
+  const int row0 = static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y) * kTileRows;
+  const int token0 = static_cast<int>(blockIdx.y) * kTileTokens;
+  if (row0 >= p.rows) return;
+  const std::int64_t row_bytes = static_cast<std::int64_t>(p.chunks) * (kWide ? 1024 : 512);
+  const char* weights[kTileRows];
+  const float* x[kTileTokens];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (i >= per_lane) continue;
-    values[i] = x[lane * per_lane + i];
-    const unsigned magnitude = float_bits(values[i]) & 0x7fffffffU;
-    top = magnitude > top ? magnitude : top;
+  for (int r = 0; r < kTileRows; ++r) {
+    const int row = row0 + r < p.rows ? row0 + r : p.rows - 1;
+    weights[r] = static_cast<const char*>(p.data) + row * row_bytes;
   }
-  top = __reduce_max_sync(kAllLanes, top);
-  const bool finite = top < 0x7f800000U;
-  const float t = finite ? bits_float(top) / 32767.0F : bits_float(0x7fc00000U);
-  int total = 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (i >= per_lane) continue;
-    int a = 0;
-    if (finite && t != 0.0F) {
-      float q = values[i] / t;
-      q = q > 32767.0F ? 32767.0F : q;
-      q = q < -32767.0F ? -32767.0F : q;
-      a = static_cast<int>(canon_round(q));
+  for (int t = 0; t < kTileTokens; ++t) {
+    const int token = token0 + t < p.tokens ? token0 + t : p.tokens - 1;
+    x[t] = p.x + static_cast<std::int64_t>(token) * p.cols + lane;
+  }
+  float sums[kTileTokens / 4][32];  // [tokens of a quarter][row, token]
+#pragma unroll
+  for (int q = 0; q < kTileTokens / 4; ++q) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) sums[q][i] = 0.0F;
+  }
+  for (int chunk = 0; chunk < p.chunks; ++chunk) {
+    DenseChunk<kWide> w[kTileRows];
+#pragma unroll
+    for (int r = 0; r < kTileRows; ++r) w[r].load(weights[r], chunk, lane);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const int at = chunk * 256 + 32 * j;
+      if (at + lane >= p.cols) continue;
+      float values[kTileTokens];
+#pragma unroll
+      for (int t = 0; t < kTileTokens; ++t) values[t] = x[t][at];
+#pragma unroll
+      for (int r = 0; r < kTileRows; ++r) {
+        const float weight = w[r].get(j);
+#pragma unroll
+        for (int t = 0; t < kTileTokens; ++t) {
+          sums[t / 4][r * 4 + t % 4] = canon_fma(weight, values[t], sums[t / 4][r * 4 + t % 4]);
+        }
+      }
     }
-    total += a;
-    // Input c of a chunk: half m, lane quad j, place n of eight; even places come first.
-    const int input = input0 + lane * per_lane + i;
-    const int c = input % 64;
-    const int n = c % 8;
-    std::uint8_t* at = p.digits + (static_cast<std::int64_t>(row) * p.chunks + input / 64) * 128 + c % 32 / 8 * 32 +
-                       c / 32 * 8 + n % 2 * 4 + n / 2;
-    at[0] = static_cast<std::uint8_t>(a >> 8);
-    at[16] = static_cast<std::uint8_t>(a);
   }
-  total = __reduce_add_sync(kAllLanes, total);
-  if (lane == 0) p.steps[item] = make_float2(t, static_cast<float>(total));
+#pragma unroll
+  for (int q = 0; q < kTileTokens / 4; ++q) {
+    const float y = fold_transposed(sums[q], lane);
+    const int row = row0 + lane / 4;
+    const int token = token0 + q * 4 + lane % 4;
+    if (row < p.rows && token < p.tokens) p.out[token * p.out_stride + row] = y;
+  }
 }
 
 struct AffineLayoutParams {
@@ -374,6 +452,8 @@ __device__ std::uint8_t source_code(const std::uint8_t* row, int bits, std::int6
 
 /// One thread per word of codes.
 __global__ void affine_codes_kernel(AffineLayoutParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const std::int64_t word = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (word >= p.words) return;
   const int pieces = p.bits / 4;
@@ -409,6 +489,8 @@ __global__ void affine_codes_kernel(AffineLayoutParams p) {
 
 /// One thread per scale and bias.
 __global__ void affine_pairs_kernel(AffineLayoutParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const std::int64_t groups = p.cols / p.group;
   const std::int64_t tiles = (p.rows + 15) / 16;
@@ -443,6 +525,8 @@ struct DenseLayoutParams {
 
 /// One thread per weight of the target.
 __global__ void dense_layout_kernel(DenseLayoutParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= p.items) return;
   const std::int64_t row = item / (p.chunks * 256);
@@ -469,6 +553,8 @@ struct LookupParams {
 
 /// Blocks in y are ids, threads are inputs.
 __global__ void affine_lookup_kernel(LookupParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const int input = thread_item();
   if (input >= p.cols) return;
   const std::int64_t id = p.ids[blockIdx.y];
@@ -504,6 +590,8 @@ __global__ void affine_lookup_kernel(LookupParams p) {
 }
 
 __global__ void dense_lookup_kernel(LookupParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const int input = thread_item();
   if (input >= p.cols) return;
   const std::int64_t id = p.ids[blockIdx.y];
@@ -554,59 +642,77 @@ void lay_out_dense(Queue& queue, const void* source, ElementType type, const Den
   launch_threads(queue, dense_layout_kernel, p.items, p);
 }
 
-void quantise_rows(Queue& queue, const float* x, const ActivationRows& target) {
-  QuantiseParams p{};
-  p.x = x;
-  p.digits = static_cast<std::uint8_t*>(target.digits);
-  p.steps = static_cast<float2*>(target.steps);
-  p.cols = static_cast<int>(target.cols);
-  p.chunks = static_cast<int>(target.chunks());
-  p.group = target.group;
-  p.groups = p.cols / p.group;
-  p.items = static_cast<int>(target.rows) * p.groups;
-  launch_warps(queue, quantise_kernel, p.items, p);
+namespace {
+
+bool same_kind(const AffineWeights& a, const AffineWeights& b) {
+  return a.bits == b.bits && a.group == b.group && a.wide_pairs == b.wide_pairs && a.cols == b.cols;
 }
 
-void affine_product(Queue& queue, const AffineWeights& weights, const ActivationRows& x, const Selection* selection,
-                    float* out, std::int64_t out_stride) {
+/// The jobs of one kind in one launch.
+void launch_affine(Queue& queue, const AffineWeights& kind, std::span<const AffineProduct> products) {
   AffineParams p{};
-  p.codes = static_cast<const uint4*>(weights.codes);
-  p.pairs = weights.pairs;
-  p.digits = static_cast<const uint4*>(x.digits);
-  p.steps = static_cast<const float2*>(x.steps);
-  p.out = out;
-  p.out_stride = out_stride;
-  p.matrix_codes = static_cast<std::int64_t>(weights.matrix_code_bytes());
-  p.matrix_pairs = static_cast<std::int64_t>(weights.matrix_pair_bytes());
-  p.rows = static_cast<int>(weights.rows);
-  p.chunks = static_cast<int>(weights.chunks());
-  p.groups = static_cast<int>(weights.groups());
+  p.chunks = static_cast<int>(kind.chunks());
+  p.groups = static_cast<int>(kind.groups());
   p.segments = (p.chunks + kSegmentChunks - 1) / kSegmentChunks;
-  p.tokens = static_cast<int>(x.rows);
-  p.tiles = static_cast<int>(weights.tiles());
   const int warps = p.segments < kMaxWarps ? p.segments : kMaxWarps;
   p.tiles_per_block = warps >= 5 ? 1 : 4 / warps;
-  unsigned grid_y = 1;
-  if (selection != nullptr) {
-    p.runs = selection->runs;
-    p.run_count = selection->run_count;
-    p.in_rows = selection->in_rows;
-    p.out_rows = selection->out_rows;
-    grid_y = static_cast<unsigned>(selection->most_runs);
-  }
-  const Extent grid{blocks_for(p.tiles, p.tiles_per_block), grid_y, 1};
-  const Extent block{32, static_cast<unsigned>(warps), static_cast<unsigned>(p.tiles_per_block)};
-  const std::size_t shared = static_cast<std::size_t>(p.tiles_per_block * p.segments * 16 * kColumns) * sizeof(float);
-  if (weights.bits == 4) {
-    if (weights.wide_pairs) {
-      run_affine_group<4, true>(queue, weights.group, p, grid, block, shared);
+  std::int64_t blocks = 0;
+  bool single = true;
+  for (const AffineProduct& product : products) {
+    const AffineWeights& weights = *product.weights;
+    if (!same_kind(weights, kind)) continue;
+    AffineJob& job = p.jobs[p.job_count++];
+    job.codes = static_cast<const uint4*>(weights.codes);
+    job.pairs = weights.pairs;
+    job.out = product.out;
+    job.out_stride = weights.rows;
+    job.digits = static_cast<const uint4*>(product.x->digits);
+    job.steps = static_cast<const float2*>(product.x->steps);
+    job.tokens = static_cast<int>(product.x->rows);
+    job.matrix_codes = static_cast<std::int64_t>(weights.matrix_code_bytes());
+    job.matrix_pairs = static_cast<std::int64_t>(weights.matrix_pair_bytes());
+    job.rows = static_cast<int>(weights.rows);
+    job.tiles = static_cast<int>(weights.tiles());
+    job.first_block = static_cast<int>(blocks);
+    job.run_blocks = static_cast<int>(blocks_for(job.tiles, p.tiles_per_block));
+    std::int64_t runs = 1;
+    if (product.selection != nullptr) {
+      job.runs = product.selection->runs;
+      job.run_count = product.selection->run_count;
+      job.in_rows = product.selection->in_rows;
+      job.out_rows = product.selection->out_rows;
+      runs = product.selection->most_runs;
+      single = single && product.selection->single;
     } else {
-      run_affine_group<4, false>(queue, weights.group, p, grid, block, shared);
+      single = single && product.x->rows == 1;
     }
-  } else if (weights.wide_pairs) {
-    run_affine_group<8, true>(queue, weights.group, p, grid, block, shared);
+    blocks += job.run_blocks * runs;
+  }
+  const AffineLaunch l{{static_cast<unsigned>(blocks), 1, 1},
+                       {32, static_cast<unsigned>(warps), static_cast<unsigned>(p.tiles_per_block)},
+                       static_cast<std::size_t>(p.tiles_per_block * p.segments * 16 * kColumns) * sizeof(float),
+                       single};
+  if (kind.bits == 4) {
+    if (kind.wide_pairs) {
+      run_affine_group<4, true>(queue, kind.group, p, l);
+    } else {
+      run_affine_group<4, false>(queue, kind.group, p, l);
+    }
+  } else if (kind.wide_pairs) {
+    run_affine_group<8, true>(queue, kind.group, p, l);
   } else {
-    run_affine_group<8, false>(queue, weights.group, p, grid, block, shared);
+    run_affine_group<8, false>(queue, kind.group, p, l);
+  }
+}
+
+}  // namespace
+
+void affine_products(Queue& queue, std::span<const AffineProduct> products) {
+  for (std::size_t i = 0; i < products.size(); ++i) {
+    // Each kind is launched where it appears first.
+    bool done = false;
+    for (std::size_t k = 0; k < i; ++k) done = done || same_kind(*products[k].weights, *products[i].weights);
+    if (!done) launch_affine(queue, *products[i].weights, products);
   }
 }
 
@@ -633,6 +739,11 @@ void dense_product(Queue& queue, const DenseWeights& weights, const float* x, st
   const int warps = p.rows >= 4096 ? 8 : (p.rows >= 1024 ? 4 : 2);
   const Extent grid{blocks_for(p.rows, warps), grid_y, 1};
   const Extent block{32, static_cast<unsigned>(warps), 1};
+  if (selection == nullptr && x_rows >= kTileTokens) {
+    const Extent tiles{blocks_for(p.rows, 4 * kTileRows), blocks_for(x_rows, kTileTokens), 1};
+    launch(queue, weights.wide ? dense_tile_kernel<true> : dense_tile_kernel<false>, tiles, {32, 4, 1}, 0, p);
+    return;
+  }
   const bool one = x_rows == 1;
   if (weights.wide) {
     launch(queue, one ? dense_kernel<true, 1> : dense_kernel<true, 4>, grid, block, 0, p);

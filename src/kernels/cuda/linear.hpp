@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/cuda/queue.hpp"
 #include "kernels/element_type.hpp"
@@ -74,6 +75,15 @@ struct Selection {
   const std::int32_t* run_count = nullptr;
   std::int64_t most_runs = 0;
   const std::int32_t *in_rows = nullptr, *out_rows = nullptr;
+  bool single = false;  ///< every run has one row
+};
+
+/// out[t * rows + r] for every row r of the weights; with a selection, of the selected matrices.
+struct AffineProduct {
+  const AffineWeights* weights = nullptr;
+  const ActivationRows* x = nullptr;
+  float* out = nullptr;
+  const Selection* selection = nullptr;
 };
 
 // Layout changes at load. Sources are in the artifact's layout, on the device.
@@ -86,11 +96,22 @@ struct AffineSource {
 void lay_out_affine(Queue& queue, const AffineSource& source, const AffineWeights& target);
 void lay_out_dense(Queue& queue, const void* source, ElementType type, const DenseWeights& target);
 
+/// Quantises x [rows, cols].
 void quantise_rows(Queue& queue, const float* x, const ActivationRows& target);
-/// out[t * out_stride + r] for every row r; with a selection, of the selected matrices.
-void affine_product(Queue& queue, const AffineWeights& weights, const ActivationRows& x, const Selection* selection,
-                    float* out, std::int64_t out_stride);
-/// The same for dense weights and activations in f32 [rows, cols].
+/// silu(gate) * up, both [rows, cols], to be quantised.
+struct GatedRows {
+  const float *gate = nullptr, *up = nullptr;
+  const ActivationRows* target = nullptr;
+};
+/// One or two such tasks.
+void quantise_gated(Queue& queue, std::span<const GatedRows> tasks);
+/// Quantises ((o / rms(o)) * weight) * sigmoid(z) of every head of `dim` values: o and z [rows, cols], weight [dim].
+/// `dim` is a multiple of the group and at most 256.
+void quantise_gated_norm(Queue& queue, const float* o, const float* z, const float* weight, int dim, float eps,
+                         const ActivationRows& target);
+/// Up to six products; those of one kind and width share a launch. The group of `x` is that of its weights.
+void affine_products(Queue& queue, std::span<const AffineProduct> products);
+/// out[t * out_stride + r] for dense weights and activations in f32 [rows, cols].
 void dense_product(Queue& queue, const DenseWeights& weights, const float* x, std::int64_t x_rows,
                    const Selection* selection, float* out, std::int64_t out_stride);
 /// Rows `ids` [n] of matrix 0, dequantised, each copied `copies` times: out [n, copies * cols].

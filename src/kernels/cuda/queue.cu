@@ -7,6 +7,11 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
+/// Pieces of work that are handed over at once: enough for a graph to pay, few enough that the device starts soon.
+constexpr std::size_t kBatch = 160;
+/// Different batches remembered.
+constexpr std::size_t kMostSeen = 512;
+
 cudaStream_t stream_of(void* stream) {
   return static_cast<cudaStream_t>(stream);
 }
@@ -40,11 +45,14 @@ bool open_device(int index, DeviceInfo& info, std::string& reason) {
   return true;
 }
 
-Queue::Queue(int device) : device_(device) {
+Queue::Queue(int device, bool graphs) : device_(device), graphs_(graphs) {
   if (!begin()) return;
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   stream_ = stream;
+  int major = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  overlap_ = major >= 9;
 }
 
 bool Queue::begin() {
@@ -55,13 +63,8 @@ bool Queue::begin() {
 Queue::~Queue() {
   (void)cudaSetDevice(device_);
   (void)cudaStreamSynchronize(stream_of(stream_));
-  for (void* mark : marks_) {
-    if (mark != nullptr) (void)cudaEventDestroy(static_cast<cudaEvent_t>(mark));
-  }
-  for (const Parcel& parcel : parcels_) {
-    (void)cudaFreeHost(parcel.memory);
-    if (parcel.sent != nullptr) (void)cudaEventDestroy(static_cast<cudaEvent_t>(parcel.sent));
-  }
+  forget_graphs();
+  for (const Parcel& parcel : parcels_) (void)cudaFreeHost(parcel.memory);
   (void)cudaStreamDestroy(stream_of(stream_));
 }
 
@@ -91,82 +94,165 @@ void* Queue::allocate(std::size_t bytes) {
 }
 
 void Queue::release(void* memory) {
+  flush();
   (void)cudaSetDevice(device_);
   (void)cudaFree(memory);  // waits for kernels that may still use it
 }
 
+void Queue::add(const Node& node) {
+  nodes_.push_back(node);
+  if (nodes_.size() >= kBatch) flush();
+}
+
 void Queue::copy(void* to, const void* from, std::size_t bytes) {
   if (!begin() || bytes == 0) return;
-  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(stream_)), "copy on the device");
+  Node node{};
+  node.bytes = bytes;
+  node.to = to;
+  node.from = from;
+  add(node);
 }
 
 void Queue::upload(void* to, const void* host, std::size_t bytes) {
   if (!begin() || bytes == 0) return;
+  flush();
   check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream_of(stream_)), "copy to the device");
   wait();
 }
 
 void Queue::upload_soon(void* to, const void* host, std::size_t bytes) {
   if (!begin() || bytes == 0) return;
-  Parcel& parcel = parcels_[next_parcel_++ % parcels_.size()];
-  auto sent = static_cast<cudaEvent_t>(parcel.sent);
-  if (sent == nullptr) {
-    check(cudaEventCreateWithFlags(&sent, cudaEventDisableTiming), "cudaEventCreate");
-    parcel.sent = sent;
-  } else {
-    check(cudaEventSynchronize(sent), "waiting for a copy to the device");
-  }
+  if (next_parcel_ == parcels_.size()) wait();
+  Parcel& parcel = parcels_[next_parcel_++];
   if (parcel.size < bytes) {
+    wait();  // an earlier batch may still read it; parcels start again from the first
+    next_parcel_ = static_cast<std::size_t>(&parcel - parcels_.data()) + 1;
     (void)cudaFreeHost(parcel.memory);
-    parcel.memory = nullptr;
-    parcel.size = 0;
+    parcel = {};
     check(cudaMallocHost(&parcel.memory, 2 * bytes), "page-locked memory");
     if (failed()) return;
     parcel.size = 2 * bytes;
   }
   std::memcpy(parcel.memory, host, bytes);
-  check(cudaMemcpyAsync(to, parcel.memory, bytes, cudaMemcpyHostToDevice, stream_of(stream_)), "copy to the device");
-  check(cudaEventRecord(sent, stream_of(stream_)), "cudaEventRecord");
+  copy(to, parcel.memory, bytes);
 }
 
 void Queue::download(void* host, const void* from, std::size_t bytes) {
   if (!begin() || bytes == 0) return;
+  flush();
   check(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_of(stream_)), "copy from the device");
   wait();
 }
 
 void Queue::wait() {
+  flush();
   if (!begin()) return;
   check(cudaStreamSynchronize(stream_of(stream_)), "waiting for the device");
+  next_parcel_ = 0;
 }
 
-void Queue::submit(const void* kernel, Extent grid, Extent block, std::size_t shared, const void* params) {
+void Queue::submit(const void* kernel, Extent grid, Extent block, std::size_t shared, const void* params,
+                   std::size_t bytes) {
   if (!begin() || grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  void* arguments[] = {const_cast<void*>(params)};
   if (shared > 48 * 1024) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
           "shared memory of a kernel");
   }
-  check(cudaLaunchKernel(kernel, dim3(grid.x, grid.y, grid.z), dim3(block.x, block.y, block.z), arguments, shared,
-                         stream_of(stream_)),
-        "kernel launch");
+  Node node{};
+  node.kernel = kernel;
+  node.grid = grid;
+  node.block = block;
+  node.shared = shared;
+  node.offset = arguments_.size();
+  node.bytes = bytes;
+  const auto* from = static_cast<const std::byte*>(params);
+  arguments_.insert(arguments_.end(), from, from + bytes);
+  arguments_.resize((arguments_.size() + 15) / 16 * 16);
+  add(node);
 }
 
-void Queue::mark(int which) {
-  cudaEvent_t event = static_cast<cudaEvent_t>(marks_[which]);
-  if (event == nullptr) {
-    check(cudaEventCreate(&event), "cudaEventCreate");
-    marks_[which] = event;
+Queue::Key Queue::batch_key() const {
+  Key key{nodes_.size(), arguments_.size()};
+  const auto mix = [&key](const void* data, std::size_t bytes) {
+    const auto* from = static_cast<const std::byte*>(data);
+    for (std::size_t i = 0; i + 8 <= bytes; i += 8) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, from + i, 8);
+      key.a = (key.a ^ word) * 0x9e3779b97f4a7c15ULL;
+      key.a ^= key.a >> 29;
+      key.b = (key.b + word) * 0xd6e8feb86659fd93ULL;
+      key.b ^= key.b >> 32;
+    }
+  };
+  static_assert(sizeof(Node) % 8 == 0);
+  mix(nodes_.data(), nodes_.size() * sizeof(Node));
+  mix(arguments_.data(), arguments_.size());
+  return key;
+}
+
+void Queue::launch_batch() {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  for (const Node& node : nodes_) {
+    if (node.kernel == nullptr) {
+      check(cudaMemcpyAsync(node.to, node.from, node.bytes, cudaMemcpyDefault, stream_of(stream_)), "copy");
+      continue;
+    }
+    void* arguments[] = {arguments_.data() + node.offset};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(node.grid.x, node.grid.y, node.grid.z);
+    config.blockDim = dim3(node.block.x, node.block.y, node.block.z);
+    config.dynamicSmemBytes = node.shared;
+    config.stream = stream_of(stream_);
+    config.attrs = &overlap;
+    config.numAttrs = overlap_ ? 1 : 0;
+    check(cudaLaunchKernelExC(&config, node.kernel, arguments), "kernel launch");
   }
-  check(cudaEventRecord(event, stream_of(stream_)), "cudaEventRecord");
 }
 
-double Queue::seconds_between_marks() {
-  float milliseconds = 0;
-  check(cudaEventSynchronize(static_cast<cudaEvent_t>(marks_[1])), "cudaEventSynchronize");
-  check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(marks_[0]), static_cast<cudaEvent_t>(marks_[1])),
-        "cudaEventElapsedTime");
-  return static_cast<double>(milliseconds) * 1e-3;
+void* Queue::make_graph() {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  check(cudaStreamBeginCapture(stream_of(stream_), cudaStreamCaptureModeThreadLocal), "recording a graph");
+  launch_batch();
+  check(cudaStreamEndCapture(stream_of(stream_), &graph), "recording a graph");
+  if (failed()) return nullptr;
+  check(cudaGraphInstantiate(&executable, graph, 0), "making a graph");
+  (void)cudaGraphDestroy(graph);
+  return executable;
+}
+
+void Queue::forget_graphs() {
+  for (const auto& [key, seen] : seen_) {
+    if (seen.graph != nullptr) (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(seen.graph));
+  }
+  seen_.clear();
+}
+
+void Queue::flush() {
+  if (nodes_.empty()) return;
+  if (begin()) {
+    Seen once;
+    Seen* seen = &once;
+    if (graphs_) {
+      if (seen_.size() >= kMostSeen) {
+        check(cudaStreamSynchronize(stream_of(stream_)), "waiting for the device");
+        forget_graphs();
+      }
+      seen = &seen_[batch_key()];
+      if (++seen->times == 2) seen->graph = make_graph();
+    }
+    if (seen->graph != nullptr) {
+      check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(seen->graph), stream_of(stream_)), "graph launch");
+      ++replayed_;
+    } else if (!failed()) {
+      launch_batch();
+      ++launched_;
+    }
+  }
+  nodes_.clear();
+  arguments_.clear();
 }
 
 }  // namespace lockstep::kernels::cuda

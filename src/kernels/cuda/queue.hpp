@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <unordered_map>
+#include <vector>
 
 namespace lockstep::kernels::cuda {
 
@@ -28,9 +30,13 @@ struct Extent {
 };
 
 /// Kernels and copies in order, on one device. One user thread at a time.
+///
+/// Work is collected and handed over in batches. A batch that comes again, with the same kernels, arguments and
+/// addresses, is replayed as one CUDA graph: the steps of decoding repeat themselves, because what changes from step to
+/// step lies in memory.
 class Queue {
  public:
-  explicit Queue(int device);
+  explicit Queue(int device, bool graphs = true);
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
   ~Queue();
@@ -45,34 +51,65 @@ class Queue {
   void upload_soon(void* to, const void* host, std::size_t bytes);
   void download(void* host, const void* from, std::size_t bytes);  ///< waits for everything before it
   void wait();
+  /// Hands over what is collected, without waiting for it.
+  void flush();
 
   /// `params` is the kernel's only parameter, passed by value.
-  void submit(const void* kernel, Extent grid, Extent block, std::size_t shared, const void* params);
+  void submit(const void* kernel, Extent grid, Extent block, std::size_t shared, const void* params, std::size_t bytes);
 
   [[nodiscard]] bool failed() const { return error_ != 0; }
   /// Takes nothing more, as after an error.
   void stop();
   [[nodiscard]] std::string error() const;
-  /// Seconds of device time between two marks; for measurements.
-  void mark(int which);
-  [[nodiscard]] double seconds_between_marks();
+  /// Batches replayed as graphs so far, and launched one by one.
+  [[nodiscard]] std::uint64_t replayed() const { return replayed_; }
+  [[nodiscard]] std::uint64_t launched() const { return launched_; }
 
  private:
-  /// Page-locked memory on its way to the device.
+  /// Page-locked memory on its way to the device; free again after the next wait.
   struct Parcel {
-    void *memory = nullptr, *sent = nullptr;  ///< the event after the copy
+    void* memory = nullptr;
     std::size_t size = 0;
   };
+  /// One kernel, or a copy when `kernel` is null.
+  struct Node {
+    const void* kernel;
+    Extent grid, block;
+    std::size_t shared, offset, bytes;  ///< arguments in arguments_
+    void* to;
+    const void* from;
+  };
+  struct Key {
+    std::uint64_t a, b;
+    friend bool operator==(const Key&, const Key&) = default;
+  };
+  struct KeyHash {
+    std::size_t operator()(const Key& key) const { return static_cast<std::size_t>(key.a); }
+  };
+  struct Seen {
+    int times = 0;
+    void* graph = nullptr;  ///< executable, from the second time on
+  };
 
+  [[nodiscard]] Key batch_key() const;
+  void launch_batch();
+  void* make_graph();
+  void add(const Node& node);
+  void forget_graphs();
   void check(int code, const char* what);
   /// The device becomes the calling thread's; false when nothing may follow.
   bool begin();
 
-  std::array<Parcel, 8> parcels_;
+  std::array<Parcel, 24> parcels_;
   std::size_t next_parcel_ = 0;
   int device_;
   void* stream_ = nullptr;
-  void* marks_[2] = {nullptr, nullptr};
+  bool graphs_;
+  std::vector<Node> nodes_;
+  std::vector<std::byte> arguments_;
+  std::unordered_map<Key, Seen, KeyHash> seen_;
+  std::uint64_t replayed_ = 0, launched_ = 0;
+  bool overlap_ = false;  ///< kernels may start while the one before ends
   int error_ = 0;
   const char* failed_call_ = "";
 };

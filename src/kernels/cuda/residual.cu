@@ -14,6 +14,8 @@ struct NormParams {
 
 /// One warp per group.
 __global__ void rms_norm_kernel(NormParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const int item = warp_item();
   if (item >= p.items) return;
   const int lane = lane_id();
@@ -33,6 +35,8 @@ struct VectorParams {
 };
 
 __global__ void silu_divided_kernel(VectorParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const int i = thread_item();
   if (i < p.n) p.x[i] = canon_silu(p.x[i] / p.divisor);
 }
@@ -44,6 +48,8 @@ struct MeanParams {
 };
 
 __global__ void gated_mean_kernel(MeanParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const std::int64_t item = thread_item();
   if (p.inject != nullptr && item < p.rows * p.streams) {
     p.inject[item] = 2.0F * canon_sigmoid(p.inject[item] / static_cast<float>(p.streams));
@@ -58,6 +64,8 @@ __global__ void gated_mean_kernel(MeanParams p) {
 }
 
 __global__ void inject_kernel(VectorParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const std::int64_t item = thread_item();
   if (item >= p.n) return;
   const std::int64_t row = item / (p.streams * p.hidden);
@@ -67,6 +75,8 @@ __global__ void inject_kernel(VectorParams p) {
 
 /// One warp per row and stream.
 __global__ void ple_gate_kernel(VectorParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const int item = warp_item();
   if (item >= p.rows * p.streams) return;
   const int lane = lane_id();
@@ -83,21 +93,32 @@ __global__ void ple_gate_kernel(VectorParams p) {
 }
 
 __global__ void add_sum_kernel(VectorParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const int i = thread_item();
   if (i < p.n) p.x[i] += p.a[i] + p.b[i];
 }
 
 __global__ void add_streams_kernel(VectorParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const std::int64_t item = thread_item();
   if (item >= p.n) return;
   p.x[item] += p.a[item / (p.streams * p.hidden) * p.hidden + item % p.hidden];
 }
 
 struct RouteParams {
-  float* logits;
+  const float* logits;
   std::int32_t* chosen;
   float* weights;
   int n, ranks;
+  bool alone;  ///< one row: its ranks are the sorted pairs
+  PairLists lists;
+  const void* side;  ///< one row of dense weights, or null
+  bool side_wide;
+  const float* side_x;
+  float* side_out;
+  int side_cols;
 };
 
 constexpr int kRouteThreads = 256;
@@ -119,11 +140,28 @@ __device__ __forceinline__ unsigned ordered_bits(float value) {
 
 /// One block per row. Values stay in shared memory; the first warp adds, selects and renormalises.
 __global__ void __launch_bounds__(kRouteThreads) route_kernel(RouteParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   extern __shared__ float values[];  // [n] probabilities, then [n] keys
   __shared__ float maxima[kRouteThreads / 32];
   auto* keys = reinterpret_cast<unsigned*>(values + p.n);
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
+  if (p.side != nullptr && thread / 32 == kRouteThreads / 32 - 1) {
+    const float* x = p.side_x + static_cast<std::int64_t>(blockIdx.x) * p.side_cols;
+    float sum = 0.0F;
+#pragma unroll 4
+    for (int i = lane; i < p.side_cols; i += 32) {
+      const int chunk = i / 256 * 256;
+      const int step = i % 256 / 32;
+      const float weight = p.side_wide
+                               ? static_cast<const float*>(p.side)[chunk + step / 4 * 128 + lane * 4 + step % 4]
+                               : bf16_to_float(static_cast<const std::uint16_t*>(p.side)[chunk + lane * 8 + step]);
+      sum = canon_fma(weight, x[i], sum);
+    }
+    const float y = fold_lanes(sum);
+    if (lane == 0) p.side_out[blockIdx.x] = y;
+  }
   const float* logits = p.logits + static_cast<std::int64_t>(blockIdx.x) * p.n;
   float maximum = logits[0];
   for (int i = thread; i < p.n; i += kRouteThreads) {
@@ -171,7 +209,14 @@ __global__ void __launch_bounds__(kRouteThreads) route_kernel(RouteParams p) {
     }
     __syncwarp();
   }
-  for (int rank = lane; rank < p.ranks; rank += 32) weights[rank] = values[chosen[rank]] / total;
+  for (int rank = lane; rank < p.ranks; rank += 32) {
+    weights[rank] = values[chosen[rank]] / total;
+    if (!p.alone) continue;
+    p.lists.order[rank] = rank;
+    p.lists.rows_of[rank] = 0;
+    p.lists.runs[rank] = {chosen[rank], rank, 1};
+    if (rank == 0) *p.lists.run_count = p.ranks;
+  }
 }
 
 struct SortParams {
@@ -187,6 +232,8 @@ constexpr int kSortThreads = 1024;
 /// One block: counts per expert, prefix sums, placement. The order inside an expert does not matter: every pair is
 /// computed alone.
 __global__ void __launch_bounds__(kSortThreads) sort_kernel(SortParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   extern __shared__ std::int32_t counts[];  // [experts] counts, then [experts] next places
   __shared__ int warp_places[32];
   __shared__ int warp_runs[32];
@@ -243,6 +290,8 @@ __global__ void __launch_bounds__(kSortThreads) sort_kernel(SortParams p) {
 }
 
 __global__ void silu_product_kernel(VectorParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const int i = thread_item();
   if (i < p.n) p.x[i] = canon_silu(p.a[i]) * p.b[i];
 }
@@ -254,6 +303,8 @@ struct CombineParams {
 };
 
 __global__ void combine_kernel(CombineParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
   const std::int64_t item = thread_item();
   if (item >= p.rows * p.hidden) return;
   const std::int64_t row = item / p.hidden;
@@ -330,25 +381,37 @@ void add_streams(Queue& queue, float* x, const float* y, std::int64_t rows, std:
   launch_threads(queue, add_streams_kernel, p.n, p);
 }
 
-void route(Queue& queue, float* logits, std::int64_t rows, std::int64_t n, std::int64_t ranks, std::int32_t* chosen,
-           float* weights) {
-  const RouteParams p{logits, chosen, weights, static_cast<int>(n), static_cast<int>(ranks)};
+void route(Queue& queue, const float* logits, std::int64_t rows, std::int64_t n, std::int64_t ranks,
+           std::int32_t* chosen, float* weights, const PairLists& lists, const SideProduct* side) {
+  RouteParams p{};
+  p.logits = logits;
+  p.chosen = chosen;
+  p.weights = weights;
+  p.n = static_cast<int>(n);
+  p.ranks = static_cast<int>(ranks);
+  p.alone = rows == 1;
+  p.lists = lists;
+  if (side != nullptr) {
+    p.side = side->weights->data;
+    p.side_wide = side->weights->wide;
+    p.side_x = side->x;
+    p.side_out = side->out;
+    p.side_cols = static_cast<int>(side->weights->cols);
+  }
   launch(queue, route_kernel, {static_cast<unsigned>(rows), 1, 1}, {kRouteThreads, 1, 1},
          static_cast<std::size_t>(2 * n) * sizeof(float), p);
-}
-
-void sort_pairs(Queue& queue, const std::int32_t* chosen, std::int64_t pairs, std::int64_t ranks, std::int64_t experts,
-                std::int32_t* order, std::int32_t* rows_of, ExpertRun* runs, std::int32_t* run_count) {
-  const SortParams p{chosen,
-                     order,
-                     rows_of,
-                     runs,
-                     run_count,
-                     static_cast<int>(pairs),
-                     static_cast<int>(ranks),
-                     static_cast<int>(experts)};
-  launch(queue, sort_kernel, {1, 1, 1}, {kSortThreads, 1, 1},
-         static_cast<std::size_t>(2 * experts) * sizeof(std::int32_t), p);
+  if (rows == 1) return;
+  SortParams sort{};
+  sort.chosen = chosen;
+  sort.order = lists.order;
+  sort.rows_of = lists.rows_of;
+  sort.runs = lists.runs;
+  sort.run_count = lists.run_count;
+  sort.pairs = static_cast<int>(rows * ranks);
+  sort.ranks = static_cast<int>(ranks);
+  sort.experts = static_cast<int>(n);
+  launch(queue, sort_kernel, {1, 1, 1}, {kSortThreads, 1, 1}, static_cast<std::size_t>(2 * n) * sizeof(std::int32_t),
+         sort);
 }
 
 void silu_product(Queue& queue, const float* gate, const float* up, std::int64_t n, float* out) {

@@ -25,14 +25,25 @@ void add_sum(Queue& queue, float* x, const float* a, const float* b, std::int64_
 /// x [rows, streams, hidden] += y [rows, hidden].
 void add_streams(Queue& queue, float* x, const float* y, std::int64_t rows, std::int64_t streams, std::int64_t hidden);
 
-/// Softmax, selection and renormalisation of router logits [rows, n], which are overwritten: chosen and weights
-/// [rows, ranks].
-void route(Queue& queue, float* logits, std::int64_t rows, std::int64_t n, std::int64_t ranks, std::int32_t* chosen,
-           float* weights);
-/// Sorts the pairs (row, rank) by expert: order[i] is the pair at place i, rows_of[i] its row. `runs` holds at most
+/// Pairs (row, rank) sorted by expert: order[i] is the pair at place i, rows_of[i] its row. `runs` holds at most
 /// min(experts, pairs) entries.
-void sort_pairs(Queue& queue, const std::int32_t* chosen, std::int64_t pairs, std::int64_t ranks, std::int64_t experts,
-                std::int32_t* order, std::int32_t* rows_of, ExpertRun* runs, std::int32_t* run_count);
+struct PairLists {
+  std::int32_t *order = nullptr, *rows_of = nullptr;
+  ExpertRun* runs = nullptr;
+  std::int32_t* run_count = nullptr;
+};
+
+/// The dot product of a dense one-row matrix with every row [rows, cols], on the side.
+struct SideProduct {
+  const DenseWeights* weights = nullptr;
+  const float* x = nullptr;
+  float* out = nullptr;
+};
+
+/// Softmax, selection and renormalisation of router logits [rows, n]: chosen and weights [rows, ranks], and their
+/// lists.
+void route(Queue& queue, const float* logits, std::int64_t rows, std::int64_t n, std::int64_t ranks,
+           std::int32_t* chosen, float* weights, const PairLists& lists, const SideProduct* side);
 void silu_product(Queue& queue, const float* gate, const float* up, std::int64_t n, float* out);
 /// outputs [rows, ranks, hidden], shared [rows, hidden], shared_logit [rows].
 void combine(Queue& queue, const float* outputs, const float* weights, const float* shared, const float* shared_logit,

@@ -1,0 +1,221 @@
+#include "kernels/cuda/hyper.hpp"
+
+#include "kernels/cuda/device.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int kStreams = 4;
+constexpr int kDownWarps = 4;
+constexpr int kUpWarps = 8;
+constexpr int kOutputs = 2;  ///< of one warp of up_kernel
+constexpr int kMostUpChunks = 2;
+
+struct HyperParams {
+  const uint4 *down, *up, *inject_weights;
+  const float *x, *norm;
+  float *low, *inverse, *u, *inject;
+  int hidden, lowrank, down_chunks, up_chunks;
+  float eps;
+};
+
+__device__ __forceinline__ float weight_of(const uint4& eight, int i) {
+  const unsigned word = i / 2 == 0 ? eight.x : (i / 2 == 1 ? eight.y : (i / 2 == 2 ? eight.z : eight.w));
+  return bits_float(i % 2 == 0 ? word << 16 : word & 0xffff0000U);
+}
+
+/// Norm of the wide rows in shared memory, then one output row of the down and inject matrices a warp.
+template <int kTokens>
+__global__ void __launch_bounds__(32 * kDownWarps) down_kernel(HyperParams p) {
+  constexpr int kAhead = 16;
+  extern __shared__ float wide[];  // [kTokens, streams * hidden]
+  __shared__ float inverses[kTokens][kStreams];
+  trigger_next_grid();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const int row = static_cast<int>(blockIdx.x) * kDownWarps + warp;
+  const int rows = p.lowrank + (p.inject == nullptr ? 0 : kStreams);
+  const int size = kStreams * p.hidden;
+  const uint4* weights = row < p.lowrank
+                             ? p.down + static_cast<std::int64_t>(row) * p.down_chunks * 32
+                             : p.inject_weights + static_cast<std::int64_t>(row - p.lowrank) * p.down_chunks * 32;
+  uint4 ahead[kAhead];
+  if (row < rows) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (i < p.down_chunks) ahead[i] = __ldcs(weights + i * 32 + lane);
+    }
+  }
+  wait_previous_grid();
+#pragma unroll 4
+  for (int i = thread; i < kTokens * size / 4; i += 32 * kDownWarps) {
+    reinterpret_cast<float4*>(wide)[i] = reinterpret_cast<const float4*>(p.x)[i];
+  }
+  __syncthreads();
+  for (int item = warp; item < kTokens * kStreams; item += kDownWarps) {
+    const float* x = wide + item * p.hidden;
+    float sum = 0.0F;
+#pragma unroll 8
+    for (int i = lane; i < p.hidden; i += 32) sum = canon_fma(x[i], x[i], sum);
+    const float mean = fold_lanes(sum) / static_cast<float>(p.hidden);
+    const float inverse = canon_rsqrt(mean + p.eps);
+    if (lane == 0) {
+      inverses[item / kStreams][item % kStreams] = inverse;
+      if (blockIdx.x == 0) p.inverse[item] = inverse;
+    }
+  }
+  __syncthreads();
+  for (int i = thread; i < size / 4; i += 32 * kDownWarps) {
+    const float4 w = reinterpret_cast<const float4*>(p.norm)[i];
+    const int stream = 4 * i / p.hidden;
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      const float inverse = inverses[t][stream];
+      float4& x = reinterpret_cast<float4*>(wide)[t * (size / 4) + i];
+      x.x = (x.x * inverse) * w.x;
+      x.y = (x.y * inverse) * w.y;
+      x.z = (x.z * inverse) * w.z;
+      x.w = (x.w * inverse) * w.w;
+    }
+  }
+  __syncthreads();
+  if (row >= rows) return;
+  float sums[kTokens];
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) sums[t] = 0.0F;
+  for (int chunk0 = 0; chunk0 < p.down_chunks; chunk0 += kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (chunk0 + i >= p.down_chunks) continue;
+      const int at = (chunk0 + i) * 256 + lane;
+      const uint4 eight = ahead[i];
+      if (chunk0 + kAhead + i < p.down_chunks) ahead[i] = __ldcs(weights + (chunk0 + kAhead + i) * 32 + lane);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if (at + 32 * j >= size) continue;
+        const float weight = weight_of(eight, j);
+#pragma unroll
+        for (int t = 0; t < kTokens; ++t) sums[t] = canon_fma(weight, wide[t * size + at + 32 * j], sums[t]);
+      }
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+    const float y = fold_lanes(sums[t]) / static_cast<float>(kStreams);
+    if (lane != 0) continue;
+    if (row < p.lowrank) {
+      p.low[t * p.lowrank + row] = canon_silu(y);
+    } else {
+      p.inject[t * kStreams + row - p.lowrank] = 2.0F * canon_sigmoid(y);
+    }
+  }
+}
+
+/// The gates of all streams of kOutputs values a warp, and their mean over the streams.
+template <int kTokens>
+__global__ void __launch_bounds__(32 * kUpWarps) up_kernel(HyperParams p) {
+  trigger_next_grid();
+  const int lane = lane_id();
+  const int first = (static_cast<int>(blockIdx.x) * kUpWarps + static_cast<int>(threadIdx.x) / 32) * kOutputs;
+  uint4 weights[kOutputs][kStreams][kMostUpChunks];
+#pragma unroll
+  for (int o = 0; o < kOutputs; ++o) {
+#pragma unroll
+    for (int s = 0; s < kStreams; ++s) {
+#pragma unroll
+      for (int c = 0; c < kMostUpChunks; ++c) {
+        const std::int64_t row = static_cast<std::int64_t>(s) * p.hidden + first + o;
+        if (first + o < p.hidden && c < p.up_chunks)
+          weights[o][s][c] = __ldcs(p.up + (row * p.up_chunks + c) * 32 + lane);
+      }
+    }
+  }
+  wait_previous_grid();
+  for (int t = 0; t < kTokens; ++t) {
+    float low[8 * kMostUpChunks];
+#pragma unroll
+    for (int j = 0; j < 8 * kMostUpChunks; ++j) {
+      const int at = 32 * j + lane;
+      low[j] = at < p.lowrank ? p.low[t * p.lowrank + at] : 0.0F;
+    }
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      const int i = first + o;
+      if (i >= p.hidden) continue;
+      float gate = 0.0F;  // lane s: that of stream s
+#pragma unroll
+      for (int s = 0; s < kStreams; ++s) {
+        float sum = 0.0F;
+#pragma unroll
+        for (int j = 0; j < 8 * kMostUpChunks; ++j) {
+          if (32 * j >= p.lowrank || 32 * j + lane >= p.lowrank) continue;
+          sum = canon_fma(weight_of(weights[o][s][j / 8], j % 8), low[j], sum);
+        }
+        const float y = fold_lanes(sum);
+        gate = lane == s ? y : gate;
+      }
+      const int stream = lane % kStreams;
+      const std::int64_t at = static_cast<std::int64_t>(stream) * p.hidden + i;
+      const float value =
+          (p.x[static_cast<std::int64_t>(t) * kStreams * p.hidden + at] * p.inverse[t * kStreams + stream]) *
+          p.norm[at];
+      const float weight = canon_sigmoid(gate);
+      float u = __shfl_sync(kAllLanes, weight, 0) * __shfl_sync(kAllLanes, value, 0);
+#pragma unroll
+      for (int s = 1; s < kStreams; ++s) {
+        u = canon_fma(__shfl_sync(kAllLanes, weight, s), __shfl_sync(kAllLanes, value, s), u);
+      }
+      if (lane == 0) p.u[static_cast<std::int64_t>(t) * p.hidden + i] = u / static_cast<float>(kStreams);
+    }
+  }
+}
+
+template <int kTokens>
+void run_site(Queue& queue, const HyperParams& p) {
+  const int rows = p.lowrank + (p.inject == nullptr ? 0 : kStreams);
+  launch(queue, down_kernel<kTokens>, {blocks_for(rows, kDownWarps), 1, 1}, {32 * kDownWarps, 1, 1},
+         static_cast<std::size_t>(kTokens * kStreams * p.hidden) * sizeof(float), p);
+  launch(queue, up_kernel<kTokens>, {blocks_for(p.hidden, kUpWarps * kOutputs), 1, 1}, {32 * kUpWarps, 1, 1}, 0, p);
+}
+
+}  // namespace
+
+bool hyper_site_takes(const HyperShape& shape, const DenseWeights& down, const DenseWeights& up,
+                      const DenseWeights* inject) {
+  constexpr std::int64_t kMostShared = 200 * 1024;
+  const bool bf16 = !down.wide && !up.wide && (inject == nullptr || !inject->wide);
+  return bf16 && shape.streams == kStreams && shape.hidden % 4 == 0 && up.chunks() <= kMostUpChunks &&
+         kHyperRows * kStreams * shape.hidden * 4 <= kMostShared;
+}
+
+void hyper_site(Queue& queue, const HyperShape& shape, const float* norm, const DenseWeights& down,
+                const DenseWeights& up, const DenseWeights* inject_weights, const float* x, std::int64_t rows,
+                float* low, float* inverse, float* u, float* inject) {
+  HyperParams p{};
+  p.down = static_cast<const uint4*>(down.data);
+  p.up = static_cast<const uint4*>(up.data);
+  p.inject_weights = inject_weights == nullptr ? nullptr : static_cast<const uint4*>(inject_weights->data);
+  p.x = x;
+  p.norm = norm;
+  p.low = low;
+  p.inverse = inverse;
+  p.u = u;
+  p.inject = inject;
+  p.hidden = shape.hidden;
+  p.lowrank = shape.lowrank;
+  p.down_chunks = static_cast<int>(down.chunks());
+  p.up_chunks = static_cast<int>(up.chunks());
+  p.eps = shape.eps;
+  if (rows == 1) {
+    run_site<1>(queue, p);
+  } else if (rows == 2) {
+    run_site<2>(queue, p);
+  } else if (rows == 3) {
+    run_site<3>(queue, p);
+  } else {
+    run_site<4>(queue, p);
+  }
+}
+
+}  // namespace lockstep::kernels::cuda
