@@ -246,6 +246,7 @@ class Bench {
       done += 10 * std::ssize(layers_);
       elapsed = std::chrono::duration<double>(Clock::now() - begin).count();
     }
+    if (done == 0) return;  // under a profiler, with no time to spend
     const double each = elapsed / static_cast<double>(done);
     fmt::print("{:<28} {:>6} {:>10.1f} {:>9.1f} {:>9.0f}\n", name, rows, each * 1e6, megabytes,
                megabytes * 1e-3 / each);

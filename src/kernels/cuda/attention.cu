@@ -325,21 +325,6 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(AttendParams p) 
 constexpr int kAttendThreads = 256;
 constexpr int kKeysPerWarp = kBlock / (kAttendThreads / 32);
 
-/// Copies 16 bytes to shared memory while the thread goes on.
-__device__ __forceinline__ void copy_soon(void* to, const void* from) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-}
-/// Ends a group of copies.
-__device__ __forceinline__ void copies_made() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-/// Waits until at most kLeft of the thread's groups are under way.
-template <int kLeft>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-}
-
 /// One block of attended positions for up to kHeadsPerPart query heads of one key head. Grid: x blocks, y parts of the
 /// heads, z rows. The partial result is [dim] values, maximum, sum.
 template <bool kStaged>

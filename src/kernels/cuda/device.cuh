@@ -75,6 +75,21 @@ __device__ __forceinline__ void wait_previous_grid() {
 #endif
 }
 
+/// Copies 16 bytes to shared memory while the thread goes on.
+__device__ __forceinline__ void copy_soon(void* to, const void* from) {
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+/// Ends a group of copies.
+__device__ __forceinline__ void copies_made() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/// Waits until at most kLeft of the thread's groups are under way.
+template <int kLeft>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
 constexpr int kWarps = 8;  ///< of blocks that give each warp its own item
 
 __device__ __forceinline__ int warp_item() {

@@ -6,7 +6,9 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kStreams = 4;
-constexpr int kDownWarps = 4;
+constexpr int kDownRows = 4;  ///< of a block of down_kernel
+constexpr int kDownThreads = 256;
+constexpr int kQuadsAhead = 12;  ///< of the norm's weights in a thread's registers
 constexpr int kUpWarps = 8;
 constexpr int kOutputs = 2;  ///< of one warp of up_kernel
 constexpr int kMostUpChunks = 2;
@@ -24,9 +26,10 @@ __device__ __forceinline__ float weight_of(const uint4& eight, int i) {
   return bits_float(i % 2 == 0 ? word << 16 : word & 0xffff0000U);
 }
 
-/// Norm of the wide rows in shared memory, then one output row of the down and inject matrices a warp.
+/// Norm of the wide rows in shared memory, by all warps; then one output row of the down and inject matrices for each
+/// of the first kDownRows warps.
 template <int kTokens>
-__global__ void __launch_bounds__(32 * kDownWarps) down_kernel(HyperParams p) {
+__global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   constexpr int kAhead = 16;
   extern __shared__ float wide[];  // [kTokens, streams * hidden]
   __shared__ float inverses[kTokens][kStreams];
@@ -34,12 +37,14 @@ __global__ void __launch_bounds__(32 * kDownWarps) down_kernel(HyperParams p) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int warp = thread / 32;
-  const int row = static_cast<int>(blockIdx.x) * kDownWarps + warp;
-  const int rows = p.lowrank + (p.inject == nullptr ? 0 : kStreams);
+  const int row = static_cast<int>(blockIdx.x) * kDownRows + warp;
+  const int rows = warp < kDownRows ? p.lowrank + (p.inject == nullptr ? 0 : kStreams) : 0;  // of interest to the warp
   const int size = kStreams * p.hidden;
+  const int quads = size / 4;
   const uint4* weights = row < p.lowrank
                              ? p.down + static_cast<std::int64_t>(row) * p.down_chunks * 32
                              : p.inject_weights + static_cast<std::int64_t>(row - p.lowrank) * p.down_chunks * 32;
+  // What is constant comes before the previous kernel has ended.
   uint4 ahead[kAhead];
   if (row < rows) {
 #pragma unroll
@@ -47,16 +52,28 @@ __global__ void __launch_bounds__(32 * kDownWarps) down_kernel(HyperParams p) {
       if (i < p.down_chunks) ahead[i] = __ldcs(weights + i * 32 + lane);
     }
   }
-  wait_previous_grid();
-#pragma unroll 4
-  for (int i = thread; i < kTokens * size / 4; i += 32 * kDownWarps) {
-    reinterpret_cast<float4*>(wide)[i] = reinterpret_cast<const float4*>(p.x)[i];
+  float4 norm[kQuadsAhead];
+#pragma unroll
+  for (int i = 0; i < kQuadsAhead; ++i) {
+    const int at = thread + i * kDownThreads;
+    if (at < quads) norm[i] = __ldg(reinterpret_cast<const float4*>(p.norm) + at);
   }
+  wait_previous_grid();
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+#pragma unroll
+    for (int i = 0; i < kQuadsAhead; ++i) {
+      const int at = thread + i * kDownThreads;
+      if (at < quads) copy_soon(wide + (t * quads + at) * 4, p.x + static_cast<std::int64_t>(t * quads + at) * 4);
+    }
+  }
+  copies_made();
+  wait_copies<0>();
   __syncthreads();
-  for (int item = warp; item < kTokens * kStreams; item += kDownWarps) {
+  for (int item = warp; item < kTokens * kStreams; item += kDownThreads / 32) {
     const float* x = wide + item * p.hidden;
     float sum = 0.0F;
-#pragma unroll 8
+#pragma unroll 16
     for (int i = lane; i < p.hidden; i += 32) sum = canon_fma(x[i], x[i], sum);
     const float mean = fold_lanes(sum) / static_cast<float>(p.hidden);
     const float inverse = canon_rsqrt(mean + p.eps);
@@ -66,13 +83,16 @@ __global__ void __launch_bounds__(32 * kDownWarps) down_kernel(HyperParams p) {
     }
   }
   __syncthreads();
-  for (int i = thread; i < size / 4; i += 32 * kDownWarps) {
-    const float4 w = reinterpret_cast<const float4*>(p.norm)[i];
-    const int stream = 4 * i / p.hidden;
+#pragma unroll
+  for (int i = 0; i < kQuadsAhead; ++i) {
+    const int at = thread + i * kDownThreads;
+    if (at >= quads) continue;
+    const float4 w = norm[i];
+    const int stream = 4 * at / p.hidden;
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
       const float inverse = inverses[t][stream];
-      float4& x = reinterpret_cast<float4*>(wide)[t * (size / 4) + i];
+      float4& x = reinterpret_cast<float4*>(wide)[t * quads + at];
       x.x = (x.x * inverse) * w.x;
       x.y = (x.y * inverse) * w.y;
       x.z = (x.z * inverse) * w.z;
@@ -131,8 +151,19 @@ __global__ void __launch_bounds__(32 * kUpWarps) up_kernel(HyperParams p) {
       }
     }
   }
+  float norms[kOutputs];
+#pragma unroll
+  for (int o = 0; o < kOutputs; ++o) {
+    norms[o] =
+        first + o < p.hidden ? __ldg(p.norm + static_cast<std::int64_t>(lane % kStreams) * p.hidden + first + o) : 0.0F;
+  }
   wait_previous_grid();
   for (int t = 0; t < kTokens; ++t) {
+    const std::int64_t wide0 = (static_cast<std::int64_t>(t) * kStreams + lane % kStreams) * p.hidden;
+    const float inverse = p.inverse[t * kStreams + lane % kStreams];
+    float values[kOutputs];
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) values[o] = first + o < p.hidden ? p.x[wide0 + first + o] : 0.0F;
     float low[8 * kMostUpChunks];
 #pragma unroll
     for (int j = 0; j < 8 * kMostUpChunks; ++j) {
@@ -155,11 +186,7 @@ __global__ void __launch_bounds__(32 * kUpWarps) up_kernel(HyperParams p) {
         const float y = fold_lanes(sum);
         gate = lane == s ? y : gate;
       }
-      const int stream = lane % kStreams;
-      const std::int64_t at = static_cast<std::int64_t>(stream) * p.hidden + i;
-      const float value =
-          (p.x[static_cast<std::int64_t>(t) * kStreams * p.hidden + at] * p.inverse[t * kStreams + stream]) *
-          p.norm[at];
+      const float value = (values[o] * inverse) * norms[o];
       const float weight = canon_sigmoid(gate);
       float u = __shfl_sync(kAllLanes, weight, 0) * __shfl_sync(kAllLanes, value, 0);
 #pragma unroll
@@ -174,7 +201,7 @@ __global__ void __launch_bounds__(32 * kUpWarps) up_kernel(HyperParams p) {
 template <int kTokens>
 void run_site(Queue& queue, const HyperParams& p) {
   const int rows = p.lowrank + (p.inject == nullptr ? 0 : kStreams);
-  launch(queue, down_kernel<kTokens>, {blocks_for(rows, kDownWarps), 1, 1}, {32 * kDownWarps, 1, 1},
+  launch(queue, down_kernel<kTokens>, {blocks_for(rows, kDownRows), 1, 1}, {kDownThreads, 1, 1},
          static_cast<std::size_t>(kTokens * kStreams * p.hidden) * sizeof(float), p);
   launch(queue, up_kernel<kTokens>, {blocks_for(p.hidden, kUpWarps * kOutputs), 1, 1}, {32 * kUpWarps, 1, 1}, 0, p);
 }
@@ -185,7 +212,8 @@ bool hyper_site_takes(const HyperShape& shape, const DenseWeights& down, const D
                       const DenseWeights* inject) {
   constexpr std::int64_t kMostShared = 200 * 1024;
   const bool bf16 = !down.wide && !up.wide && (inject == nullptr || !inject->wide);
-  return bf16 && shape.streams == kStreams && shape.hidden % 4 == 0 && up.chunks() <= kMostUpChunks &&
+  return bf16 && shape.streams == kStreams && shape.hidden % 4 == 0 &&
+         kStreams * shape.hidden <= 4 * kQuadsAhead * kDownThreads && up.chunks() <= kMostUpChunks &&
          kHyperRows * kStreams * shape.hidden * 4 <= kMostShared;
 }
 

@@ -9,6 +9,8 @@ namespace {
 
 /// Pieces of work that are handed over at once: enough for a graph to pay, few enough that the device starts soon.
 constexpr std::size_t kBatch = 160;
+/// Downloads of up to this many bytes go through page-locked memory.
+constexpr std::size_t kMostBounced = std::size_t{4} << 20;
 /// Different batches remembered.
 constexpr std::size_t kMostSeen = 512;
 
@@ -64,6 +66,7 @@ Queue::~Queue() {
   (void)cudaSetDevice(device_);
   (void)cudaStreamSynchronize(stream_of(stream_));
   forget_graphs();
+  (void)cudaFreeHost(bounce_);
   for (const Parcel& parcel : parcels_) (void)cudaFreeHost(parcel.memory);
   (void)cudaStreamDestroy(stream_of(stream_));
 }
@@ -140,8 +143,14 @@ void Queue::upload_soon(void* to, const void* host, std::size_t bytes) {
 void Queue::download(void* host, const void* from, std::size_t bytes) {
   if (!begin() || bytes == 0) return;
   flush();
-  check(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_of(stream_)), "copy from the device");
+  void* target = host;
+  if (bytes <= kMostBounced) {
+    if (bounce_ == nullptr) check(cudaMallocHost(&bounce_, kMostBounced), "page-locked memory");
+    target = bounce_;
+  }
+  check(cudaMemcpyAsync(target, from, bytes, cudaMemcpyDeviceToHost, stream_of(stream_)), "copy from the device");
   wait();
+  if (target != host && !failed()) std::memcpy(host, target, bytes);
 }
 
 void Queue::wait() {

@@ -102,6 +102,7 @@ class Queue {
 
   std::array<Parcel, 24> parcels_;
   std::size_t next_parcel_ = 0;
+  void* bounce_ = nullptr;  ///< page-locked, for downloads
   int device_;
   void* stream_ = nullptr;
   bool graphs_;

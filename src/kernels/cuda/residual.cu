@@ -12,19 +12,32 @@ struct NormParams {
   float eps;
 };
 
-/// One warp per group.
-__global__ void rms_norm_kernel(NormParams p) {
+constexpr int kNormThreads = 256;
+
+/// One block per group: the values pass through shared memory, the first warp adds them.
+__global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(NormParams p) {
+  extern __shared__ float line[];
+  __shared__ float inverse;
   trigger_next_grid();
   wait_previous_grid();
-  const int item = warp_item();
-  if (item >= p.items) return;
-  const int lane = lane_id();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int item = static_cast<int>(blockIdx.x);
   const float* x = p.x + static_cast<std::int64_t>(item) * p.size;
   const float* weight = p.weight + static_cast<std::int64_t>(item % p.groups) * p.size;
   float* out = p.out + static_cast<std::int64_t>(item) * p.size;
-  const float mean = warp_dot(x, x, p.size, lane) / static_cast<float>(p.size);
-  const float inverse = canon_rsqrt(mean + p.eps);
-  for (int i = lane; i < p.size; i += 32) out[i] = (x[i] * inverse) * weight[i];
+#pragma unroll 8
+  for (int i = thread; i < p.size; i += kNormThreads) line[i] = x[i];
+  __syncthreads();
+  if (thread < 32) {
+    float sum = 0.0F;
+#pragma unroll 16
+    for (int i = thread; i < p.size; i += 32) sum = canon_fma(line[i], line[i], sum);
+    const float mean = fold_lanes(sum) / static_cast<float>(p.size);
+    if (thread == 0) inverse = canon_rsqrt(mean + p.eps);
+  }
+  __syncthreads();
+#pragma unroll 8
+  for (int i = thread; i < p.size; i += kNormThreads) out[i] = (line[i] * inverse) * weight[i];
 }
 
 struct VectorParams {
@@ -150,7 +163,7 @@ __global__ void __launch_bounds__(kRouteThreads) route_kernel(RouteParams p) {
   if (p.side != nullptr && thread / 32 == kRouteThreads / 32 - 1) {
     const float* x = p.side_x + static_cast<std::int64_t>(blockIdx.x) * p.side_cols;
     float sum = 0.0F;
-#pragma unroll 4
+#pragma unroll 16
     for (int i = lane; i < p.side_cols; i += 32) {
       const int chunk = i / 256 * 256;
       const int step = i % 256 / 32;
@@ -320,7 +333,8 @@ void rms_norm(Queue& queue, const float* x, const float* weight, std::int64_t ro
               std::int64_t size, float eps, float* out) {
   const NormParams p{x,  weight, out, static_cast<int>(rows * groups), static_cast<int>(groups), static_cast<int>(size),
                      eps};
-  launch_warps(queue, rms_norm_kernel, p.items, p);
+  launch(queue, rms_norm_kernel, {static_cast<unsigned>(p.items), 1, 1}, {kNormThreads, 1, 1},
+         static_cast<std::size_t>(size) * sizeof(float), p);
 }
 
 void silu_divided(Queue& queue, float* x, std::int64_t n, float divisor) {
