@@ -28,7 +28,7 @@ class RowBlock {
       std::vector<float> values(cols);
       for (std::size_t row = begin; row < end; ++row) {
         read_row(source_, index, first + static_cast<std::int64_t>(row), values.data());
-        if (!std::all_of(values.begin(), values.end(), numerics::is_finite)) {
+        if (!std::all_of(values.begin(), values.end(), [](float value) { return numerics::is_finite(value); })) {
           finite.store(false);
           return;
         }

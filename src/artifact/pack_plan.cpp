@@ -29,7 +29,8 @@ PlannedTensor plan_vector(const VectorPart& part) {
     for (float& value : values) value -= 1.0F;
   }
   std::vector<std::uint16_t> rounded(values.size());
-  std::transform(values.begin(), values.end(), rounded.begin(), numerics::float_to_bf16);
+  std::transform(values.begin(), values.end(), rounded.begin(),
+                 [](float value) { return numerics::float_to_bf16(value); });
   bool exact = true;
   for (std::size_t i = 0; i < values.size(); ++i) exact = exact && numerics::bf16_to_float(rounded[i]) == values[i];
   const bool norm = part.kind == VectorKind::Norm || part.kind == VectorKind::InputNorm;
