@@ -38,6 +38,10 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
   LOCKSTEP_TRY(model->backend_->configure(model->config_, options.state));
   model->weights_ = LOCKSTEP_TRY(upload_weights(artifact.view(), *model->backend_));
   if (!options.draft) model->weights_.draft.reset();
+  if (model->has_draft() && !options.draft_tokens.empty()) {
+    model->weights_.draft->short_head =
+        LOCKSTEP_TRY(upload_short_head(artifact.view().head, options.draft_tokens, *model->backend_));
+  }
   const auto& layers = model->config_.layers;
   model->attention_layers_ = std::count(layers.begin(), layers.end(), artifact::LayerKind::Attention);
   model->linear_layers_ = static_cast<std::int64_t>(layers.size()) - model->attention_layers_;
