@@ -17,13 +17,13 @@ const std::string kToy = LOCKSTEP_TEST_DATA "/toy-pack";
 /// Sets an environment variable for the life of the object.
 class Variable {
  public:
-  Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+  Variable(std::string name, const char* value) : name_(std::move(name)) { ::setenv(name_.c_str(), value, 1); }
   Variable(const Variable&) = delete;
   Variable& operator=(const Variable&) = delete;
-  ~Variable() { ::unsetenv(name_); }
+  ~Variable() { ::unsetenv(name_.c_str()); }
 
  private:
-  const char* name_;
+  std::string name_;
 };
 
 Lanes lanes(std::vector<std::string> disabled = {}) {
@@ -61,7 +61,7 @@ TEST(Lanes, FlagsAndEnvironmentSwitchOff) {
   for (const LaneInfo& lane : known_lanes()) {
     EXPECT_FALSE(lanes({"all"}).armed(lane.id));
     EXPECT_FALSE(lanes({std::string(lane.name)}).armed(lane.id));
-    const Variable off(std::string(lane.environment).c_str(), "0");
+    const Variable off(std::string(lane.environment), "0");
     EXPECT_EQ(verdict(lanes(), lane.id), fmt::format("off ({}=0)", lane.environment));
   }
   {
