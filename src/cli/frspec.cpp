@@ -11,6 +11,7 @@
 #include "artifact/draft_vocabulary.hpp"
 #include "base/file.hpp"
 #include "base/progress.hpp"
+#include "cli/arguments.hpp"
 #include "cli/command.hpp"
 #include "cli/options.hpp"
 #include "cli/standard_input.hpp"
@@ -132,12 +133,16 @@ void add_frspec(CLI::App& app, CommandContext& context) {
   CLI::App* command =
       app.add_subcommand("frspec", "Make the list of frequent tokens that a short draft head proposes from");
   add_model_option(*command, options->model);
-  command->add_option("--text", options->texts, "Count the tokens of this text file (repeatable; -: standard input)");
-  command->add_option("--ids", options->ids, "Count the token ids in this file (repeatable; -: standard input)");
+  command->add_option("--text", options->texts, "Count the tokens of this text file (repeatable; -: standard input)")
+      ->allow_extra_args(false)
+      ->check(not_empty());
+  command->add_option("--ids", options->ids, "Count the token ids in this file (repeatable; -: standard input)")
+      ->allow_extra_args(false)
+      ->check(not_empty());
   command->add_option("--size", options->size, "Most tokens of the list")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
+      ->transform(whole_number(1, std::uint64_t{1} << 24))
       ->capture_default_str();
-  command->add_option("--out", options->out, "The list to write")->required();
+  command->add_option("--out", options->out, "The list to write")->required()->check(not_empty());
   command->footer(
       "Examples:\n"
       "  lockstep frspec -m ~/models/Flash-Next --text corpus.txt --out ~/models/Flash-Next/frspec.json\n"
