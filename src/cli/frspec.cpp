@@ -101,7 +101,19 @@ Status each_source(const std::vector<std::string>& sources, const Take& take) {
   return {};
 }
 
+/// The list would replace a corpus: the same file under two names, or through a link.
+Status check_apart(const std::vector<std::string>& sources, const std::string& out) {
+  for (const std::string& source : sources) {
+    std::error_code absent;
+    if (!std::filesystem::equivalent(source, out, absent)) continue;
+    return fail(ErrorKind::Usage, "--out {} is the corpus {}; name another file", out, source);
+  }
+  return {};
+}
+
 Status frspec(const Options& options) {
+  LOCKSTEP_TRY(check_apart(options.texts, options.out));
+  LOCKSTEP_TRY(check_apart(options.ids, options.out));
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model));
   const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open(directory));
   const text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));

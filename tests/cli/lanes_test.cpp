@@ -120,6 +120,10 @@ TEST(FrspecCommand, RefusesWhatItCannotUse) {
   const std::string out = (scratch / "list.json").string();
   EXPECT_EQ(run_lockstep({"frspec", "-m", kDemo, "--out", out}).exit_code, 2);
   EXPECT_EQ(run_lockstep({"frspec", "-m", kDemo, "--ids", "-"}).exit_code, 2);
+  std::ofstream(scratch / "corpus") << "1 2 3";
+  const std::string corpus = (scratch / "corpus").string();
+  EXPECT_EQ(run_lockstep({"frspec", "-m", kDemo, "--ids", corpus, "--out", corpus}).exit_code, 2);
+  EXPECT_EQ(run_lockstep({"frspec", "-m", kDemo, "--ids", corpus, "--size", "0", "--out", out}).exit_code, 2);
   for (const std::string input : {"99999", "12 x", "-1", "4294967297"}) {
     const Outcome got = run_lockstep({"frspec", "-m", kDemo, "--ids", "-", "--out", out}, input);
     EXPECT_EQ(got.exit_code, 1) << input;
