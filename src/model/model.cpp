@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/progress.hpp"
 #include "kernels/cpu/kernels.hpp"
 
 namespace lockstep::model {
@@ -36,8 +37,14 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
   model->backend_ = std::move(backend);
   model->state_ = options.state;
   LOCKSTEP_TRY(model->backend_->configure(model->config_, options.state));
-  model->weights_ = LOCKSTEP_TRY(upload_weights(artifact.view(), *model->backend_));
-  if (!options.draft) model->weights_.draft.reset();
+  {
+    Progress progress("loading", upload_pieces(artifact.view()), ProgressUnit::Items);
+    model->weights_ =
+        LOCKSTEP_TRY(upload_weights(artifact.view(), *model->backend_, options.draft, [&](std::uint64_t done) {
+          progress.set(done);
+          artifact.release_pages();  // what was copied need not be in memory twice
+        }));
+  }
   const auto& layers = model->config_.layers;
   model->attention_layers_ = std::count(layers.begin(), layers.end(), artifact::LayerKind::Attention);
   model->linear_layers_ = static_cast<std::int64_t>(layers.size()) - model->attention_layers_;

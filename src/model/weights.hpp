@@ -1,6 +1,8 @@
 // All weights of a model, uploaded to one backend.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -32,7 +34,10 @@ struct Weights {
   artifact::NgramHash ngram;
 };
 
-/// Uploads every piece of the view. Error: Limit when the device has too little memory.
-Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend);
+/// Uploads every piece of the view, the draft layer if `draft`. `uploaded` is called with the pieces done so far, of
+/// upload_pieces(). Error: Limit when the device has too little memory.
+Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft,
+                               const std::function<void(std::uint64_t done)>& uploaded);
+[[nodiscard]] std::uint64_t upload_pieces(const artifact::ModelView& view);
 
 }  // namespace lockstep::model
