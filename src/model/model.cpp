@@ -39,11 +39,8 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
   LOCKSTEP_TRY(model->backend_->configure(model->config_, options.state));
   {
     Progress progress("loading", upload_pieces(artifact.view()), ProgressUnit::Items);
-    model->weights_ =
-        LOCKSTEP_TRY(upload_weights(artifact.view(), *model->backend_, options.draft, [&](std::uint64_t done) {
-          progress.set(done);
-          artifact.release_pages();  // what was copied need not be in memory twice
-        }));
+    model->weights_ = LOCKSTEP_TRY(upload_weights(artifact.view(), *model->backend_, options.draft,
+                                                  [&](std::uint64_t done) { progress.set(done); }));
   }
   const auto& layers = model->config_.layers;
   model->attention_layers_ = std::count(layers.begin(), layers.end(), artifact::LayerKind::Attention);
