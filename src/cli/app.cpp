@@ -38,6 +38,7 @@ constexpr std::array kCommands = std::to_array<AddCommand>({
     add_detokenize,
     add_verify,
     add_frspec,
+    add_bench,
     add_completion,
 });
 

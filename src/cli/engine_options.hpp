@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "artifact/artifact.hpp"
+#include "backend/profile.hpp"
 #include "base/result.hpp"
 #include "model/model.hpp"
 
@@ -27,6 +28,7 @@ struct EngineOptions {
   std::string frspec;          ///< list of draft tokens; empty: frspec.json of the model directory, if it has one
   backend::LaneOptions lanes;  ///< optional paths of the backend (decode/lanes.hpp)
   bool short_head = false;     ///< load the list of draft tokens, where there is one
+  backend::Profile* profile = nullptr;
 };
 
 /// Adds --model, --device, --threads, --isa, --state, --ple and --ple-cache. `options` must outlive the parse.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/progress.hpp"
 #include "kernels/cpu/kernels.hpp"
 
 namespace lockstep::model {
@@ -36,9 +37,13 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
   model->backend_ = std::move(backend);
   model->state_ = options.state;
   LOCKSTEP_TRY(model->backend_->configure(model->config_, options.state));
-  Result<Weights> weights = upload_weights(artifact.view(), *model->backend_, options.draft);
-  if (!weights) return with_context(std::move(weights).error(), artifact.directory().string());
-  model->weights_ = *std::move(weights);
+  {
+    Progress progress("loading", upload_pieces(artifact.view()), ProgressUnit::Items);
+    Result<Weights> weights = upload_weights(artifact.view(), *model->backend_, options.draft,
+                                             [&](std::uint64_t done) { progress.set(done); });
+    if (!weights) return with_context(std::move(weights).error(), artifact.directory().string());
+    model->weights_ = *std::move(weights);
+  }
   if (model->has_draft() && !options.draft_tokens.empty()) {
     model->weights_.draft->short_head =
         LOCKSTEP_TRY(upload_short_head(artifact.view().head, options.draft_tokens, *model->backend_));

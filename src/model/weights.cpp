@@ -106,18 +106,27 @@ Result<DraftHead> upload_draft(const artifact::DraftView& view, Backend& backend
 
 }  // namespace
 
-Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft) {
+Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft,
+                               const std::function<void(std::uint64_t done)>& uploaded) {
   Weights weights;
+  std::uint64_t done = 0;
   LOCKSTEP_TRY(artifact::check_finite(view.embedding));
   weights.embedding = LOCKSTEP_TRY(backend.upload_rows(view.embedding));
   weights.head = LOCKSTEP_TRY(upload(view.head, backend));
+  uploaded(++done);
   for (const artifact::LayerView& layer : view.layers) {
     if (layer.ple) weights.ngram = layer.ple->hash;
     weights.layers.push_back(LOCKSTEP_TRY(upload_layer(layer, backend)));
+    uploaded(++done);
   }
   weights.mixer = LOCKSTEP_TRY(upload_site(view.mixer, backend));
   if (view.draft && draft) weights.draft = LOCKSTEP_TRY(upload_draft(*view.draft, backend));
+  uploaded(++done);
   return weights;
+}
+
+std::uint64_t upload_pieces(const artifact::ModelView& view) {
+  return view.layers.size() + 2;
 }
 
 }  // namespace lockstep::model

@@ -1,6 +1,8 @@
 // All weights of a model, uploaded to one backend.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -40,9 +42,12 @@ struct Weights {
   artifact::NgramHash ngram;
 };
 
-/// Uploads every piece of the view, without `draft` all but the draft layer. Errors: Limit when the device has too
-/// little memory; Invalid at a scale or bias that is not finite (artifact/finite.hpp).
-Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft);
+/// Uploads every piece of the view, the draft layer if `draft`. `uploaded` is called with the pieces done so far, of
+/// upload_pieces(). Errors: Limit when the device has too little memory; Invalid at a scale or bias that is not finite
+/// (artifact/finite.hpp).
+Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft,
+                               const std::function<void(std::uint64_t done)>& uploaded);
+[[nodiscard]] std::uint64_t upload_pieces(const artifact::ModelView& view);
 
 /// Copies the rows of `tokens`, in any order and each once, out of the head. Errors: Invalid for a token that the head
 /// has no row for or that comes twice; Limit.

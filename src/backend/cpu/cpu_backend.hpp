@@ -13,6 +13,7 @@
 #include "backend/cpu/ple_aux.hpp"
 #include "backend/cpu/pooled_rowsel.hpp"
 #include "backend/ngram/ngram_store.hpp"
+#include "backend/profile.hpp"
 #include "backend/rotation_table.hpp"
 #include "base/thread_pool.hpp"
 #include "kernels/cpu/kernels.hpp"
@@ -26,7 +27,12 @@ struct CpuOptions {
   bool unquantised_activations = false;  ///< oracle: keep activations in binary32 in quantised products
   NgramOptions ngram;
   LaneOptions lanes;
+  Profile* profile = nullptr;  ///< receives the time of each part; outlives the backend
 };
+
+/// The table called `isa`; empty: LOCKSTEP_ISA, else the fastest. Errors: Usage when it is unknown or this machine
+/// lacks it.
+Result<const kernels::Kernels*> choose_kernels(std::string isa);
 
 class CpuBackend final : public Backend {
  public:
@@ -76,7 +82,8 @@ class CpuBackend final : public Backend {
         min_work_(options.min_work),
         unquantised_(options.unquantised_activations),
         ngram_options_(options.ngram),
-        lanes_(options.lanes) {}
+        lanes_(options.lanes),
+        profile_(options.profile) {}
 
   /// Rows of scratch memory that only grow.
   class Scratch {
@@ -149,7 +156,7 @@ class CpuBackend final : public Backend {
   void each_expert(std::int64_t blocks, std::int64_t work, Body&& body);
   void expert_blocks(const CpuMatrix& matrix, Activations& x, bool by_row, const ExpertGroup& group, std::int64_t begin,
                      std::int64_t end, float* out);
-  const float* routed_experts(const MoeWeights& weights, Activations& input);
+  const float* routed_experts(const MoeWeights& weights, Activations& input, ProfileScope& at);
   [[nodiscard]] kernels::PagedKeys paged_keys(const AttentionSlot& slot) const;
   [[nodiscard]] std::int64_t max_attended() const { return config_.indexer_budget + config_.indexer_ratio; }
 
@@ -170,6 +177,7 @@ class CpuBackend final : public Backend {
   std::vector<TopGroups> top_groups_;  ///< of the rows of a run and the parts of their groups
   std::optional<PleAux> ple_aux_;
   std::vector<std::int64_t> missing_rows_;  ///< of a step, that ple_aux_ does not have
+  Profile* profile_;
   std::unique_ptr<NgramStore> ngram_;
   RotationTable rotations_;
   std::array<QuantisedStorage, 3> storage_, expert_storage_;

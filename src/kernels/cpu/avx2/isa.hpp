@@ -21,6 +21,8 @@ struct Isa {
   static constexpr int kTileRows = 4;
   static constexpr bool kFusedDot = false;
 
+  static constexpr int kDeltaRegisters = 1;
+  static constexpr int kPanelRows = 3;
   static constexpr int kDenseRows = 3, kDenseOutputs = 1, kDenseOutputsOne = 2;
 
   LOCKSTEP_INLINE static Int zero_int() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
@@ -42,19 +44,26 @@ struct Isa {
     return {field_half<Shift, Mask>(word.low), field_half<Shift, Mask>(word.high)};
   }
 
-  /// sum + low half * a[0] + high half * a[1], exact.
-  LOCKSTEP_INLINE static Int dot(Int sum, Int pair, const std::int16_t* a) {
+  /// The pair of activations a[0], a[1] in every lane.
+  LOCKSTEP_INLINE static Int activations(const std::int16_t* a) {
     std::int32_t both;
     std::memcpy(&both, a, 4);
     const __m256i x = _mm256_set1_epi32(both);
-    return {_mm256_add_epi32(sum.low, _mm256_madd_epi16(pair.low, x)),
-            _mm256_add_epi32(sum.high, _mm256_madd_epi16(pair.high, x))};
+    return {x, x};
+  }
+  /// sum + low half of the codes * a[0] + high half * a[1], exact.
+  LOCKSTEP_INLINE static Int dot(Int sum, Int codes, Int a) {
+    return {_mm256_add_epi32(sum.low, _mm256_madd_epi16(codes.low, a.low)),
+            _mm256_add_epi32(sum.high, _mm256_madd_epi16(codes.high, a.high))};
   }
 
   LOCKSTEP_INLINE static Float to_float(Int x) { return {_mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high)}; }
   LOCKSTEP_INLINE static Float broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   LOCKSTEP_INLINE static Float add(Float a, Float b) {
     return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+  }
+  LOCKSTEP_INLINE static Float sub(Float a, Float b) {
+    return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
   }
   LOCKSTEP_INLINE static Float mul(Float a, Float b) {
     return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
@@ -74,6 +83,7 @@ struct Isa {
   LOCKSTEP_INLINE static Float load_floats(const float* data) {
     return {_mm256_loadu_ps(data), _mm256_loadu_ps(data + 8)};
   }
+  LOCKSTEP_INLINE static Float in_register(Float x) { return x; }
   LOCKSTEP_INLINE static void store(float* out, Float x, int count) {
     if (count == 16) {
       _mm256_storeu_ps(out, x.low);
