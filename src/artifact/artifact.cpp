@@ -58,7 +58,8 @@ bool ignorable(std::string_view name, bool draft_wanted) {
   return name.starts_with("hashstats_") || name.find(".hashstats_") != std::string_view::npos;
 }
 
-Status refuse_unused(const TensorSet& tensors, bool draft_wanted, std::vector<std::string>& ignored) {
+Status refuse_unused(const TensorSet& tensors, const std::filesystem::path& directory, bool draft_wanted,
+                     std::vector<std::string>& ignored) {
   constexpr std::size_t kShown = 4;
   std::vector<std::string> unknown;
   for (std::string& name : tensors.unused()) {
@@ -67,19 +68,20 @@ Status refuse_unused(const TensorSet& tensors, bool draft_wanted, std::vector<st
   if (unknown.empty()) return {};
   std::string list;
   for (std::size_t i = 0; i < std::min(kShown, unknown.size()); ++i) list += (i == 0 ? "'" : ", '") + unknown[i] + "'";
-  return fail(ErrorKind::Invalid, "{} tensor{} with no place in the model, so the model is refused: {}{}",
-              unknown.size(), unknown.size() == 1 ? "" : "s", list, unknown.size() > kShown ? ", ..." : "");
+  return fail(ErrorKind::Invalid, "{}: {} tensor{} with no place in the model, so the model is refused: {}{}",
+              directory.string(), unknown.size(), unknown.size() == 1 ? "" : "s", list,
+              unknown.size() > kShown ? ", ..." : "");
 }
 
-Result<Json> read_config(const std::filesystem::path& directory, std::string& sha256) {
-  const std::string text = LOCKSTEP_TRY(read_file(directory / "config.json", kMaxConfigBytes));
+Result<Json> read_config(const std::string& file, std::string& sha256) {
+  const std::string text = LOCKSTEP_TRY(read_file(file, kMaxConfigBytes));
   sha256 = sha256_hex(text);
   JsonLimits limits;
   limits.max_bytes = kMaxConfigBytes;
   limits.max_depth = 32;
   limits.unique_keys = true;
-  Json config = LOCKSTEP_TRY(parse_json(text, "config.json", limits));
-  if (!config.is_object()) return fail(ErrorKind::Invalid, "config.json: not a JSON object");
+  Json config = LOCKSTEP_TRY(parse_json(text, file, limits));
+  if (!config.is_object()) return fail(ErrorKind::Invalid, "{}: not a JSON object", file);
   return config;
 }
 
@@ -100,20 +102,20 @@ Result<RuntimeConfig> read_runtime(const std::filesystem::path& directory, Layou
     return tl::unexpected(text.error());
   }
   sha256 = sha256_hex(*text);
-  LOCKSTEP_TRY(apply_runtime(*text, runtime));
+  LOCKSTEP_TRY(apply_runtime(*text, runtime, (directory / kRuntimeName).string()));
   return runtime;
 }
 
 void note_oddities(const ModelConfig& config, const std::vector<std::string>& unlisted,
                    std::vector<std::string>& warnings) {
   for (const std::string& field : config.ignored_fields) {
-    warnings.push_back(fmt::format("config.json: field {} is not known and was ignored", brief(field)));
+    warnings.push_back(fmt::format("{}: field {} is not known and was ignored", config.file, brief(field)));
   }
   if (!unlisted.empty()) {
     warnings.push_back(
-        fmt::format("{} quantised modules (first: {}) have no entry in config.json's quantization; their "
-                    "precision was read from the tensors' shapes",
-                    unlisted.size(), unlisted.front()));
+        fmt::format("{}: quantization has no entry for {} quantised modules (first: {}); their precision was read from "
+                    "the tensors' shapes",
+                    config.file, unlisted.size(), unlisted.front()));
   }
 }
 
@@ -127,10 +129,11 @@ Artifact::~Artifact() = default;
 Result<Artifact> Artifact::open(const std::filesystem::path& directory) {
   auto state = std::make_unique<State>();
   state->directory = directory;
-  const Json config = LOCKSTEP_TRY(read_config(directory, state->identity.config_sha256));
-  state->built.view.config = LOCKSTEP_TRY(parse_config(config));
-  const QuantizationConfig quantization = LOCKSTEP_TRY(QuantizationConfig::parse(config, state->warnings));
-  SideFiles side = LOCKSTEP_TRY(parse_side_files(config));
+  const std::string file = (directory / "config.json").string();
+  const Json config = LOCKSTEP_TRY(read_config(file, state->identity.config_sha256));
+  state->built.view.config = LOCKSTEP_TRY(parse_config(config, file));
+  const QuantizationConfig quantization = LOCKSTEP_TRY(QuantizationConfig::parse(config, state->warnings, file));
+  SideFiles side = LOCKSTEP_TRY(parse_side_files(config, file));
   find_side_files(directory, side);
   state->tensors = LOCKSTEP_TRY(TensorSet::open(directory, side, state->warnings));
   const Names names = LOCKSTEP_TRY(detect_names(*state->tensors, quantization.present(), directory));
@@ -140,7 +143,7 @@ Result<Artifact> Artifact::open(const std::filesystem::path& directory) {
   ModuleReader reader(*state->tensors, quantization);
   const bool draft_wanted = state->built.view.config.draft_layers > 0;
   LOCKSTEP_TRY(build_view({reader, names.layout, names.prefix, names.head, runtime, side}, state->built));
-  LOCKSTEP_TRY(refuse_unused(*state->tensors, draft_wanted, state->ignored));
+  LOCKSTEP_TRY(refuse_unused(*state->tensors, directory, draft_wanted, state->ignored));
   note_oddities(state->built.view.config, reader.unlisted(), state->warnings);
   state->warnings.insert(state->warnings.end(), state->built.warnings.begin(), state->built.warnings.end());
   transpose_experts(state->built.transposed, state->memory);

@@ -14,6 +14,11 @@ constexpr std::int64_t kMaxVocab = std::int64_t{1} << 24, kMaxWidth = std::int64
                        kMaxHeads = 4096, kMaxHeadDim = 8192, kMaxExperts = 65536, kMaxKernel = 64,
                        kMaxPositions = std::int64_t{1} << 30, kMaxTableBase = std::int64_t{1} << 32;
 
+// Every published model has an epsilon of 1e-6 or 1e-5 and a theta of 1e4 to 1e7. An epsilon that vanishes in f32
+// divides a row of zeros by zero, and one of the size of the values themselves flattens them; a theta below 1 has no
+// slow rotation.
+constexpr double kMinEps = 1e-12, kMaxEps = 0.1, kMinTheta = 1, kMaxTheta = 1e12;
+
 constexpr std::array<std::string_view, 4> kModelTypes{"qwen4_exp", "qwen4_exp_text", "qwen3_8_flash_next",
                                                       "qwen3_8_flash_next_text"};
 constexpr std::array<std::string_view, 4> kArchitectures{"Qwen4ExpForConditionalGeneration", "Qwen4ExpForCausalLM",
@@ -108,8 +113,8 @@ Status read_rope_object(Fields& rope, std::optional<double>& theta, std::optiona
                 "scalings would change every position",
                 rope.what(), brief(*type));
   }
-  theta = LOCKSTEP_TRY(rope.positive_number("rope_theta"));
-  factor = LOCKSTEP_TRY(rope.positive_number("partial_rotary_factor"));
+  theta = LOCKSTEP_TRY(rope.number("rope_theta", kMinTheta, kMaxTheta));
+  factor = LOCKSTEP_TRY(rope.number("partial_rotary_factor", 0, 1));
   LOCKSTEP_TRY(rope.expect("mrope_interleaved", true));
   if (const Json* list = rope.find("mrope_section")) {
     if (!list->is_array() || list->size() != 3) {
@@ -144,12 +149,12 @@ Status read_rope(Fields& text, ModelConfig& config) {
     Fields rope = LOCKSTEP_TRY(Fields::of(*object, fmt::format("{}.{}", text.what(), key)));
     LOCKSTEP_TRY(read_rope_object(rope, theta, factor, sections));
   }
-  const auto text_theta = LOCKSTEP_TRY(text.positive_number("rope_theta"));
-  const auto text_factor = LOCKSTEP_TRY(text.positive_number("partial_rotary_factor"));
+  const auto text_theta = LOCKSTEP_TRY(text.number("rope_theta", kMinTheta, kMaxTheta));
+  const auto text_factor = LOCKSTEP_TRY(text.number("partial_rotary_factor", 0, 1));
   config.rope_theta = LOCKSTEP_TRY(agreed(theta, text_theta, "rope_theta", text));
   const double share = LOCKSTEP_TRY(agreed(factor, text_factor, "partial_rotary_factor", text));
   const double rotary = share * static_cast<double>(config.head_dim);
-  config.rotary_dim = share <= 1.0 ? std::llround(rotary) : 0;
+  config.rotary_dim = std::llround(rotary);
   if (config.rotary_dim <= 0 || config.rotary_dim % 2 != 0 || static_cast<double>(config.rotary_dim) != rotary) {
     return fail(ErrorKind::Invalid, "{}: partial_rotary_factor {} of head_dim {} is not an even number of dimensions",
                 text.what(), share, config.head_dim);
@@ -316,7 +321,7 @@ Result<ModelConfig> read_text(Fields& text) {
   config.streams = LOCKSTEP_TRY(text.dimension("hc_count", 64));
   config.hc_lowrank = LOCKSTEP_TRY(text.dimension("hc_lowrank", kMaxWidth));
   config.max_positions = LOCKSTEP_TRY(text.dimension("max_position_embeddings", kMaxPositions));
-  config.rms_norm_eps = LOCKSTEP_TRY(text.positive_number("rms_norm_eps")).value_or(config.rms_norm_eps);
+  config.rms_norm_eps = LOCKSTEP_TRY(text.number("rms_norm_eps", kMinEps, kMaxEps)).value_or(config.rms_norm_eps);
   LOCKSTEP_TRY(text.expect_one_of("model_type", kModelTypes));
   LOCKSTEP_TRY(text.expect("tie_word_embeddings", false));
   LOCKSTEP_TRY(read_layers(text, config));
@@ -346,29 +351,30 @@ Status check_repeated(const Fields& text, const Fields& root) {
 
 }  // namespace
 
-Result<ModelConfig> parse_config(const Json& json) {
-  Fields root = LOCKSTEP_TRY(Fields::of(json, "config.json"));
-  if (root.find("model_type") == nullptr)
-    return fail(ErrorKind::NotFound, "config.json: field 'model_type' is missing");
+Result<ModelConfig> parse_config(const Json& json, const std::string& file) {
+  Fields root = LOCKSTEP_TRY(Fields::of(json, file));
+  if (root.find("model_type") == nullptr) return fail(ErrorKind::NotFound, "{}: field 'model_type' is missing", file);
   LOCKSTEP_TRY(root.expect_one_of("model_type", kModelTypes));
   LOCKSTEP_TRY(root.expect("tie_word_embeddings", false));
   if (const Json* names = root.find("architectures")) {
     const bool known = names->is_array() && names->size() == 1 && names->front().is_string() &&
                        std::find(kArchitectures.begin(), kArchitectures.end(), names->front().get<std::string>()) !=
                            kArchitectures.end();
-    if (!known) return fail(ErrorKind::Unsupported, "config.json: architecture {} is not supported", brief(*names));
+    if (!known) return fail(ErrorKind::Unsupported, "{}: architecture {} is not supported", file, brief(*names));
   }
   const Json* inner = root.find("text_config");
   if (inner == nullptr) {
     Fields text = root;
     ModelConfig config = LOCKSTEP_TRY(read_text(text));
+    config.file = file;
     text.ignore(kRootOnly);
     text.ignore(kMeaningless);
     LOCKSTEP_TRY(text.refuse_unknown());
     return config;
   }
-  Fields text = LOCKSTEP_TRY(Fields::of(*inner, "config.json: text_config"));
+  Fields text = LOCKSTEP_TRY(Fields::of(*inner, file + ": text_config"));
   ModelConfig config = LOCKSTEP_TRY(read_text(text));
+  config.file = file;
   LOCKSTEP_TRY(check_repeated(text, root));
   text.ignore(kMeaningless);
   LOCKSTEP_TRY(text.refuse_unknown());

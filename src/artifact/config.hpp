@@ -13,6 +13,7 @@ namespace lockstep::artifact {
 enum class LayerKind : std::uint8_t { Linear, Attention };
 
 struct ModelConfig {
+  std::string file = "config.json";  ///< the path it was read from, for messages
   std::int64_t vocab_size = 0, hidden_size = 0;
   std::vector<LayerKind> layers;  ///< one entry per layer
 
@@ -58,6 +59,7 @@ struct ModelConfig {
 /// Reads and checks the whole config.json (root object, which may itself be the text config). Every known field is used
 /// or checked; an unknown field of text_config, an unsupported rope type (YaRN), activation or gate is an error, never
 /// ignored. docs/artifact.md lists the fields. Errors: Invalid, NotFound (a missing field), Unsupported.
-Result<ModelConfig> parse_config(const Json& root);
+/// `file` is the path that errors name.
+Result<ModelConfig> parse_config(const Json& root, const std::string& file = "config.json");
 
 }  // namespace lockstep::artifact

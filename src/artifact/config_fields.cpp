@@ -1,7 +1,6 @@
 #include "artifact/config_fields.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 namespace lockstep::artifact {
 
@@ -37,10 +36,12 @@ Result<std::int64_t> Fields::integer_or(std::string_view key, std::int64_t low, 
   return find(key) == nullptr ? Result<std::int64_t>(fallback) : integer(key, low, high);
 }
 
-Result<std::optional<double>> Fields::positive_number(std::string_view key) {
+Result<std::optional<double>> Fields::number(std::string_view key, double low, double high) {
   if (find(key) == nullptr) return std::optional<double>();
   const double value = LOCKSTEP_TRY(json_number(*object_, key, what_));
-  if (!std::isfinite(value) || value <= 0) return fail(ErrorKind::Invalid, "{}: {} is not above 0", what_, key);
+  if (!(value >= low && value <= high)) {  // a NaN fails too
+    return fail(ErrorKind::Invalid, "{}: {} is {}, not within {} to {}", what_, key, value, low, high);
+  }
   return std::optional(value);
 }
 

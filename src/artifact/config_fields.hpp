@@ -28,8 +28,8 @@ class Fields {
   Result<std::int64_t> integer_or(std::string_view key, std::int64_t low, std::int64_t high, std::int64_t fallback);
   /// A required dimension: 1 to `high`.
   Result<std::int64_t> dimension(std::string_view key, std::int64_t high) { return integer(key, 1, high); }
-  /// A finite number > 0, or nothing when absent.
-  Result<std::optional<double>> positive_number(std::string_view key);
+  /// A number in [low, high], or nothing when absent.
+  Result<std::optional<double>> number(std::string_view key, double low, double high);
   /// A field that may be absent, but if present must have this value: another one would change the computation.
   Status expect(std::string_view key, const Json& value);
   /// A field that may be absent, but if present must be one of these strings.

@@ -48,7 +48,7 @@ Result<NgramHash> make_ngram_hash(const ModelConfig& config) {
     offset += candidate++;
   }
   if (offset > kMaxRows) {
-    return fail(ErrorKind::Limit, "config.json: an n-gram table of {} rows is more than the limit of {}", offset,
+    return fail(ErrorKind::Limit, "{}: an n-gram table of {} rows is more than the limit of {}", config.file, offset,
                 kMaxRows);
   }
   return hash;
@@ -63,21 +63,24 @@ Status check_ngram_hash(const NgramHash& hash, const ModelConfig& config, std::u
   const auto heads = static_cast<std::size_t>(config.ngram_heads());
   if (hash.multipliers.size() != static_cast<std::size_t>(config.ngram_size) || hash.sizes.size() != heads ||
       hash.offsets.size() != heads) {
-    return fail(ErrorKind::Invalid, "n-gram hash: {} multipliers, {} sizes and {} offsets; expected {}, {} and {}",
-                hash.multipliers.size(), hash.sizes.size(), hash.offsets.size(), config.ngram_size, heads, heads);
+    return fail(ErrorKind::Invalid,
+                "{}: n-gram hash in the tensors: {} multipliers, {} sizes and {} offsets; expected {}, {} and {}",
+                config.file, hash.multipliers.size(), hash.sizes.size(), hash.offsets.size(), config.ngram_size, heads,
+                heads);
   }
   const std::uint64_t largest = static_cast<std::uint64_t>(INT64_MAX) / static_cast<std::uint64_t>(config.vocab_size);
   for (const std::uint64_t multiplier : hash.multipliers) {
     if (multiplier > largest) {
-      return fail(ErrorKind::Invalid, "n-gram hash: multiplier {} overflows for a vocabulary of {}", multiplier,
-                  config.vocab_size);
+      return fail(ErrorKind::Invalid, "{}: n-gram hash in the tensors: multiplier {} overflows for a vocabulary of {}",
+                  config.file, multiplier, config.vocab_size);
     }
   }
   for (std::size_t head = 0; head < heads; ++head) {
     const std::uint64_t size = hash.sizes[head], offset = hash.offsets[head];
     if (size == 0 || size > rows || offset > rows - size) {
-      return fail(ErrorKind::Invalid, "n-gram hash: head {} addresses rows {} to {} + {} of a table of {}", head,
-                  offset, offset, size, rows);
+      return fail(ErrorKind::Invalid,
+                  "{}: n-gram hash in the tensors: head {} addresses rows {} to {} + {} of a table of {}", config.file,
+                  head, offset, offset, size, rows);
     }
   }
   return {};

@@ -60,15 +60,16 @@ Status set_planes(ModuleReader& reader, const std::string& module, NgramTableVie
 
 Status read_shards(ModuleReader& reader, const ModelConfig& config, const std::string& module, NgramTableView& out) {
   if (out.rows % config.ngram_shards != 0) {
-    return fail(ErrorKind::Invalid, "config.json: {} rows of the n-gram table do not divide into split_ngram_parts {}",
-                out.rows, config.ngram_shards);
+    return fail(ErrorKind::Invalid, "{}: {} rows of the n-gram table do not divide into split_ngram_parts {}",
+                config.file, out.rows, config.ngram_shards);
   }
   out.rows_per_shard = out.rows / config.ngram_shards;
   for (std::int64_t i = 0; i < config.ngram_shards; ++i) {
     const std::string name = fmt::format("{}.shard_{}.weight", module, i);
     out.shards.push_back(LOCKSTEP_TRY(reader.dense(name, {out.rows_per_shard, out.dim})));
     if (out.shards.back().dtype != out.shards.front().dtype) {
-      return fail(ErrorKind::Invalid, "tensor '{}': shards of the n-gram table have different element types", name);
+      return tensor_fault(LOCKSTEP_TRY(reader.tensors().take(name)),
+                          "shards of the n-gram table have different element types");
     }
     const TensorSet::Tensor tensor = LOCKSTEP_TRY(reader.tensors().take(name));
     out.files.push_back({tensor.file->path().string(), tensor.info->offset});

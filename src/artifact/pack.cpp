@@ -66,21 +66,21 @@ Result<PackResult> write_pack(const fs::path& source_path, const fs::path& desti
   PackResult result;
   std::uint64_t total = 0, done = 0, missing_bytes = 0;
   for (const PlannedFile& file : plan.files) {
-    total += file.source_values();
     result.bytes += file.data_bytes();
-    if (!directory.has(file.name)) missing_bytes += file.data_bytes();
+    if (directory.has(file.name)) continue;
+    total += file.source_bytes();
+    missing_bytes += file.data_bytes();
   }
   LOCKSTEP_TRY(directory.check_space(missing_bytes));
   ThreadPool pool(options.threads);
-  const auto advance = [&](std::uint64_t values) { options.progress(done += values, total); };
+  const auto advance = [&](std::uint64_t bytes) { options.progress(done += bytes, total); };
   for (const PlannedFile& file : plan.files) {
     ++result.files;
     if (directory.has(file.name)) {
       ++result.reused;
-      advance(file.source_values());
       continue;
     }
-    LOCKSTEP_TRY(write_pack_file(file, directory.partial(), {pool, advance, options.cancel}));
+    LOCKSTEP_TRY(write_pack_file(file, directory.partial(), {pool, source_path.string(), advance, options.cancel}));
     LOCKSTEP_TRY(directory.finish_file(file.name));
   }
   LOCKSTEP_TRY(write_texts(source, options, plan, directory.partial()));

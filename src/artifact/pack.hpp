@@ -17,7 +17,8 @@ struct PackOptions {
   std::size_t threads = 0;  ///< 0: physical cores
   std::uint64_t shard_bytes = std::uint64_t{4} << 30;
   const std::atomic<bool>* cancel = nullptr;
-  /// Called with the weights done so far and in all.
+  /// Called with the bytes of the source's matrices read so far and in all; files that an interrupted run had finished
+  /// count for neither.
   std::function<void(std::uint64_t, std::uint64_t)> progress = [](std::uint64_t, std::uint64_t) {};
 };
 

@@ -78,7 +78,7 @@ class FileWriter {
         const std::int64_t count = std::min(step, source.rows - row);
         LOCKSTEP_TRY(planned.precision ? affine(planned, source, index, row, count)
                                        : dense(planned, source, index, row, count));
-        work_.progress(static_cast<std::uint64_t>(count * source.cols));
+        work_.progress(static_cast<std::uint64_t>(count * source.cols) * dtype_size(source.dtype));
       }
     }
     return {};
@@ -96,8 +96,8 @@ class FileWriter {
                 std::int64_t count) {
     RowBlock block(source, *planned.precision);
     if (!block.quantise(index, row, count, work_.pool)) {
-      return fail(ErrorKind::Invalid, "tensor '{}': a weight in rows {} to {} is not finite", source.name, row,
-                  row + count - 1);
+      return fail(ErrorKind::Invalid, "{}: tensor '{}': a weight in rows {} to {} is not finite", work_.source,
+                  source.name, row, row + count - 1);
     }
     LOCKSTEP_TRY(writer_.append(planned.module + ".weight", block.codes()));
     LOCKSTEP_TRY(writer_.append(planned.module + ".scales", block.scales()));

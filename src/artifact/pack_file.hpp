@@ -4,6 +4,7 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <string>
 
 #include "artifact/pack_plan.hpp"
 #include "base/thread_pool.hpp"
@@ -13,7 +14,8 @@ namespace lockstep::artifact {
 /// What long writing needs from its caller.
 struct PackWork {
   ThreadPool& pool;
-  std::function<void(std::uint64_t)> progress;  ///< called with the weights read since the last call
+  std::string source;                           ///< the directory that is read, for messages
+  std::function<void(std::uint64_t)> progress;  ///< called with the source's bytes read since the last call
   const std::atomic<bool>* cancel = nullptr;    ///< looked at every few megabytes
 };
 

@@ -191,12 +191,13 @@ std::uint64_t PlannedFile::data_bytes() const {
   return entries_bytes(entries());
 }
 
-std::uint64_t PlannedFile::source_values() const {
-  std::uint64_t values = 0;
+std::uint64_t PlannedFile::source_bytes() const {
+  std::uint64_t bytes = 0;
   for (const PlannedMatrix& matrix : matrices) {
-    values += static_cast<std::uint64_t>(matrix.source->count * matrix.rows() * matrix.source->cols);
+    const auto values = static_cast<std::uint64_t>(matrix.source->count * matrix.rows() * matrix.source->cols);
+    bytes += values * dtype_size(matrix.source->dtype);
   }
-  return values;
+  return bytes;
 }
 
 Result<PackPlan> plan_pack(const ModelView& source, const Recipe& recipe, std::uint64_t shard_bytes) {

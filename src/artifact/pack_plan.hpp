@@ -39,7 +39,7 @@ struct PlannedFile {
 
   [[nodiscard]] std::vector<SafetensorsWriter::Entry> entries() const;
   [[nodiscard]] std::uint64_t data_bytes() const;
-  [[nodiscard]] std::uint64_t source_values() const;  ///< weights to read, for progress
+  [[nodiscard]] std::uint64_t source_bytes() const;  ///< of matrices to read, for progress
 };
 
 struct PackPlan {

@@ -31,8 +31,10 @@ bool supported_group(std::int64_t group) {
   return group == 32 || group == 64 || group == 128;
 }
 
-Result<QuantizationConfig> QuantizationConfig::parse(const Json& config, std::vector<std::string>& warnings) {
+Result<QuantizationConfig> QuantizationConfig::parse(const Json& config, std::vector<std::string>& warnings,
+                                                     const std::string& file) {
   QuantizationConfig result;
+  result.file_ = file;
   const Json* section = nullptr;
   std::string what;
   for (const char* key : {"quantization", "quantization_config"}) {
@@ -40,9 +42,9 @@ Result<QuantizationConfig> QuantizationConfig::parse(const Json& config, std::ve
     if (found == config.end() || found->is_null()) continue;
     if (section == nullptr) {
       section = &*found;
-      what = fmt::format("config.json: {}", key);
+      what = fmt::format("{}: {}", file, key);
     } else if (*section != *found) {
-      warnings.emplace_back("config.json: quantization and quantization_config differ; quantization is used");
+      warnings.push_back(fmt::format("{}: quantization and quantization_config differ; quantization is used", file));
     }
   }
   if (section == nullptr) return result;
@@ -74,8 +76,8 @@ Status QuantizationConfig::check(std::string_view module, std::optional<Precisio
   const auto entry = entries_.find(module);
   if (entry != entries_.end()) {
     if (entry->second == real) return {};
-    return fail(ErrorKind::Invalid, "module '{}' is {} by its tensors and {} by config.json's quantization", module,
-                describe(real), describe(entry->second));
+    return fail(ErrorKind::Invalid, "{}: quantization: module '{}' is {} here and {} by its tensors", file_, module,
+                describe(entry->second), describe(real));
   }
   if (real && (!present_ || *real != default_)) unlisted.emplace_back(module);
   return {};

@@ -24,7 +24,9 @@ class QuantizationConfig {
  public:
   /// Reads `quantization` (or `quantization_config`). Errors: Invalid, Unsupported (a mode that is not affine, or
   /// another method such as fp8).
-  static Result<QuantizationConfig> parse(const Json& config, std::vector<std::string>& warnings);
+  /// `file` is the path that errors name.
+  static Result<QuantizationConfig> parse(const Json& config, std::vector<std::string>& warnings,
+                                          const std::string& file = "config.json");
 
   /// False when config.json has no such section: then every module is expected to be dense.
   [[nodiscard]] bool present() const { return present_; }
@@ -34,6 +36,7 @@ class QuantizationConfig {
   Status check(std::string_view module, std::optional<Precision> real, std::vector<std::string>& unlisted) const;
 
  private:
+  std::string file_;
   bool present_ = false;
   Precision default_;
   std::map<std::string, std::optional<Precision>, std::less<>> entries_;  // nothing: kept dense

@@ -5,8 +5,6 @@
 namespace lockstep::artifact {
 namespace {
 
-constexpr std::string_view kName = "mtplx_runtime.json";
-
 Status read_layout(Fields& fields, std::string_view key, bool draft, NormLayout& layout) {
   const Json* value = fields.find(key);
   if (value == nullptr) return {};
@@ -18,7 +16,7 @@ Status read_layout(Fields& fields, std::string_view key, bool draft, NormLayout&
     layout = NormLayout::PlusOneExceptPreFc;
   } else {
     return fail(ErrorKind::Unsupported, "{}: {} {} is not known; a wrong guess would spoil every result silently",
-                kName, key, brief(*value));
+                fields.what(), key, brief(*value));
   }
   return {};
 }
@@ -30,19 +28,19 @@ RuntimeConfig default_runtime(bool pack) {
   return {NormLayout::ZeroCentred, NormLayout::ZeroCentred, false};
 }
 
-Status apply_runtime(std::string_view text, RuntimeConfig& runtime) {
+Status apply_runtime(std::string_view text, RuntimeConfig& runtime, const std::string& file) {
   JsonLimits limits;
   limits.max_bytes = std::size_t{1} << 20;
   limits.max_depth = 32;
   limits.unique_keys = true;
-  const Json json = LOCKSTEP_TRY(parse_json(text, kName, limits));
-  Fields fields = LOCKSTEP_TRY(Fields::of(json, std::string(kName)));
+  const Json json = LOCKSTEP_TRY(parse_json(text, file, limits));
+  Fields fields = LOCKSTEP_TRY(Fields::of(json, file));
   LOCKSTEP_TRY(read_layout(fields, "trunk_norm_layout", false, runtime.trunk_norms));
   LOCKSTEP_TRY(read_layout(fields, "mtp_norm_layout", true, runtime.draft_norms));
   const Json* hidden = fields.find("mtp_hidden_norm");
   if (hidden == nullptr) return {};
   if (*hidden != "joint" && *hidden != "per_stream") {
-    return fail(ErrorKind::Unsupported, "{}: mtp_hidden_norm {} is neither \"joint\" nor \"per_stream\"", kName,
+    return fail(ErrorKind::Unsupported, "{}: mtp_hidden_norm {} is neither \"joint\" nor \"per_stream\"", file,
                 brief(*hidden));
   }
   runtime.hidden_norm_per_stream = *hidden == "per_stream";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "base/result.hpp"
@@ -24,6 +25,7 @@ struct RuntimeConfig {
 
 /// Applies trunk_norm_layout, mtp_norm_layout and mtp_hidden_norm; other fields describe other programs and are
 /// ignored. `text` is the whole file. Errors: Invalid, Unsupported for an unknown value.
-Status apply_runtime(std::string_view text, RuntimeConfig& runtime);
+/// `file` is the path that errors name.
+Status apply_runtime(std::string_view text, RuntimeConfig& runtime, const std::string& file = "mtplx_runtime.json");
 
 }  // namespace lockstep::artifact

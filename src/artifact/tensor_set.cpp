@@ -43,11 +43,11 @@ bool plain_tensor_file_name(std::string_view name) {
                       [](unsigned char c) { return c < 0x20 || c == 0x7f || c == '/' || c == '\\'; });
 }
 
-Result<SideFiles> parse_side_files(const Json& config) {
+Result<SideFiles> parse_side_files(const Json& config, const std::string& file) {
   SideFiles side;
   const auto found = config.find("mlx_lm_extra_tensors");
   if (found == config.end() || found->is_null()) return side;
-  Fields extra = LOCKSTEP_TRY(Fields::of(*found, "config.json: mlx_lm_extra_tensors"));
+  Fields extra = LOCKSTEP_TRY(Fields::of(*found, file + ": mlx_lm_extra_tensors"));
   side.draft = LOCKSTEP_TRY(side_file(extra, "mtp_file"));
   side.ngram = LOCKSTEP_TRY(side_file(extra, "ngram_file"));
   side.vision = LOCKSTEP_TRY(side_file(extra, "vision_file"));
@@ -62,7 +62,7 @@ Status TensorSet::add_file(const std::filesystem::path& path) {
     const auto [at, added] = tensors_.try_emplace(info.name, Entry{{&file, &info}, false});
     if (!added) {
       return fail(ErrorKind::Invalid, "{}: tensor '{}' is also in {}", path.string(), info.name,
-                  at->second.tensor.file->path().filename().string());
+                  at->second.tensor.file->path().string());
     }
   }
   return {};
@@ -112,7 +112,8 @@ Status TensorSet::add_model_files(const std::filesystem::path& directory, std::v
     LOCKSTEP_TRY(add_indexed_files(directory, index));
     for (const std::string& name : present) {
       if (file(name) == nullptr && name != "model-vision.safetensors") {
-        warnings.push_back(fmt::format("{} is not in {} and was not read", name, kIndexName));
+        warnings.push_back(
+            fmt::format("{}: not named in {}, so it was not read", (directory / name).string(), kIndexName));
       }
     }
     return {};
@@ -137,7 +138,7 @@ Result<TensorSet> TensorSet::open(const std::filesystem::path& directory, const 
     if (!name || set.file(*name) != nullptr) continue;
     std::error_code error;
     if (name == side.vision && !std::filesystem::exists(directory / *name, error)) {
-      warnings.push_back(fmt::format("{} (vision tower, not used) is absent", *name));
+      warnings.push_back(fmt::format("{}: absent (vision tower, not used)", (directory / *name).string()));
       continue;
     }
     LOCKSTEP_TRY(set.add_file(directory / *name));

@@ -20,7 +20,8 @@ struct SideFiles {
 };
 
 /// Reads mlx_lm_extra_tensors. Errors: Invalid for a name that is not a plain file name, Unsupported for unknown keys.
-Result<SideFiles> parse_side_files(const Json& config);
+/// `file` is the path that errors name.
+Result<SideFiles> parse_side_files(const Json& config, const std::string& file = "config.json");
 
 /// True for a file name without directories: no separator, not hidden, ending in ".safetensors".
 [[nodiscard]] bool plain_tensor_file_name(std::string_view name);

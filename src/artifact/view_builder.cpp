@@ -176,8 +176,8 @@ Result<PleView> Builder::ple(const std::string& prefix) {
 Status Builder::draft() {
   if (c_.draft_layers == 0) return {};
   if (!reader_.tensors().any_with_prefix("mtp.")) {
-    out_.warnings.emplace_back(
-        "config.json announces a draft layer but no tensor mtp.* exists: drafting is not available");
+    out_.warnings.push_back(
+        fmt::format("{}: announces a draft layer but no tensor mtp.* exists: drafting is not available", c_.file));
     out_.view.config.draft_layers = 0;
     return {};
   }

@@ -88,6 +88,10 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+std::string in_directory(const std::filesystem::path& directory, std::string_view message) {
+  return (directory / "").string().append(message);
+}
+
 Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
   const Descriptor fd(open_for_reading(path));
   if (fd.get() < 0) return open_failure(path);

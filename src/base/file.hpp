@@ -36,6 +36,10 @@ class MappedFile {
   std::filesystem::path path_;
 };
 
+/// A message that begins with the name of a file, with the directory in front: "DIR/config.json: ...". For parsers that
+/// know no directory.
+[[nodiscard]] std::string in_directory(const std::filesystem::path& directory, std::string_view message);
+
 /// Reads a whole file into a string. Errors: NotFound, Io, Limit when it is larger than `max_bytes`.
 Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 

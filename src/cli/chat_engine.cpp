@@ -268,6 +268,10 @@ void print_stats(const decode::DecodeStats& stats, const Answer& answer, const s
   for (std::size_t i = 0; i < stats.drafted.size() && stats.drafted[i] > 0; ++i) {
     depths += fmt::format("{}{}/{}", i == 0 ? "" : ", ", stats.accepted[i], stats.drafted[i]);
   }
+  if (stats.draft_failures > 0) {
+    write_stderr(
+        fmt::format("{} cycles with fewer drafts: the draft head's logits were not finite\n", stats.draft_failures));
+  }
   if (!depths.empty()) write_stderr(fmt::format("{} forward passes, drafts kept by depth {}\n", stats.steps, depths));
 }
 

@@ -31,7 +31,7 @@ Status pack(const Options& options) {
   work.cancel = &interrupt.flag();
   std::unique_ptr<Progress> progress;
   work.progress = [&](std::uint64_t done, std::uint64_t total) {
-    if (!progress) progress = std::make_unique<Progress>("packing", total, ProgressUnit::Items);
+    if (!progress) progress = std::make_unique<Progress>("packing", total, ProgressUnit::Bytes);
     progress->set(done);
   };
   const artifact::PackResult result = LOCKSTEP_TRY(artifact::write_pack(options.source, options.destination, work));

@@ -45,6 +45,7 @@ struct DecodeStats {
   std::int64_t steps = 0;              ///< forward passes after the prompt
   std::int64_t recomputed_tokens = 0;  ///< rows that went through the model a second time; 0 with captured states
   std::array<std::int64_t, kMaxDepth> drafted{}, accepted{};  ///< by depth
+  std::int64_t draft_failures = 0;  ///< cycles with fewer drafts because the draft head's logits were not finite
   double prefill_seconds = 0, decode_seconds = 0;
 };
 

@@ -73,6 +73,15 @@ void warn_about_unused(const Json& root, std::vector<std::string>& warnings) {
   }
 }
 
+/// The same with paths in place of the file's name.
+Result<GenerationDefaults> with_directory(Result<GenerationDefaults> defaults, const std::filesystem::path& directory) {
+  if (!defaults) {
+    return tl::unexpected(Error{defaults.error().kind, in_directory(directory, defaults.error().message)});
+  }
+  for (std::string& warning : defaults->warnings) warning = in_directory(directory, warning);
+  return defaults;
+}
+
 }  // namespace
 
 Result<GenerationDefaults> parse_generation_config(const Json& root, std::int64_t vocab,
@@ -109,11 +118,12 @@ Result<GenerationDefaults> read_generation_config(const std::filesystem::path& d
                                                   std::span<const TokenId> fallback_stop_ids) {
   const auto text = read_file(directory / kFileName, kMaxBytes);
   if (!text && text.error().kind == ErrorKind::NotFound) {
-    return parse_generation_config(Json::object(), vocab, fallback_stop_ids);
+    return with_directory(parse_generation_config(Json::object(), vocab, fallback_stop_ids), directory);
   }
   if (!text) return tl::unexpected(text.error());
-  const Json root = LOCKSTEP_TRY(parse_json(*text, kFileName, {.max_bytes = kMaxBytes, .max_depth = 32}));
-  return parse_generation_config(root, vocab, fallback_stop_ids);
+  const auto root = parse_json(*text, kFileName, {.max_bytes = kMaxBytes, .max_depth = 32});
+  if (!root) return with_directory(tl::unexpected(root.error()), directory);
+  return with_directory(parse_generation_config(*root, vocab, fallback_stop_ids), directory);
 }
 
 }  // namespace lockstep::decode

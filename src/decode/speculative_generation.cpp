@@ -141,7 +141,8 @@ class SpeculativeGeneration final : public Generation {
     return runner.prefetch(*sequence_, rows_, 0);
   }
 
-  /// One more draft; proposals_[i] is what draft i was drawn from.
+  /// One more draft; proposals_[i] is what draft i was drawn from. Where the draft head gives nothing to draw from
+  /// (logits that are not finite) the cycle has no further draft: the target's rows decide, as in plain decoding.
   Status drafted_row(model::Runner& runner, std::int64_t first_row, std::span<const float> logits) {
     std::int64_t row = first_row;
     if (!fed_) {
@@ -151,7 +152,12 @@ class SpeculativeGeneration final : public Generation {
     }
     const auto i = drafts_.size();
     const std::uint64_t number = next_number() + i;
-    LOCKSTEP_TRY(distribution(logits, number, proposals_[i]));
+    if (!distribution(logits, number, proposals_[i])) {
+      ++stats_.draft_failures;
+      depth_ = drafted();
+      end_drafts();
+      return {};
+    }
     TokenId draft = draw(proposals_[i], number).id;
     if (options_.script) draft = options_.script(number, draft);
     drafts_.push_back(draft);
@@ -164,9 +170,14 @@ class SpeculativeGeneration final : public Generation {
                             reinterpret_cast<const std::byte*>(runner.draft_wide(row)), row_bytes(1));
       return {};
     }
+    end_drafts();
+    return {};
+  }
+
+  /// What was only guessed leaves the counts and the draft layer's cache again.
+  void end_drafts() {
     for (const TokenId made : drafts_) counts_.remove(made);
     sequence_->truncate_draft(committed_);
-    return {};
   }
 
   Result<model::Segment> step_rows(model::Runner& /*runner*/) override {

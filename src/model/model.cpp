@@ -9,9 +9,9 @@ namespace {
 
 /// Limits of fixed-size scratch in the kernels; far above every published geometry.
 Status check_geometry(const artifact::ModelConfig& config) {
-  const auto limit = [](std::string_view what, std::int64_t value, std::int64_t most) -> Status {
+  const auto limit = [&](std::string_view what, std::int64_t value, std::int64_t most) -> Status {
     if (value <= most) return {};
-    return fail(ErrorKind::Unsupported, "config.json: {} is {}, more than the supported {}", what, value, most);
+    return fail(ErrorKind::Unsupported, "{}: {} is {}, more than the supported {}", config.file, what, value, most);
   };
   LOCKSTEP_TRY(limit("num_experts_per_tok", config.experts_per_token, 64));
   LOCKSTEP_TRY(limit("linear_key_head_dim", config.linear_key_dim, 512));
@@ -20,7 +20,7 @@ Status check_geometry(const artifact::ModelConfig& config) {
   LOCKSTEP_TRY(limit("ple_conv_kernel_size", config.ple_conv_kernel, 16));
   LOCKSTEP_TRY(limit("number of PLE layers", static_cast<std::int64_t>(config.ple_layers.size()), 1));
   if (kernels::kPageTokens % config.indexer_ratio != 0) {
-    return fail(ErrorKind::Unsupported, "config.json: indexer_compress_ratio {} does not divide {}",
+    return fail(ErrorKind::Unsupported, "{}: indexer_compress_ratio {} does not divide {}", config.file,
                 config.indexer_ratio, kernels::kPageTokens);
   }
   return {};
@@ -36,8 +36,9 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
   model->backend_ = std::move(backend);
   model->state_ = options.state;
   LOCKSTEP_TRY(model->backend_->configure(model->config_, options.state));
-  model->weights_ = LOCKSTEP_TRY(upload_weights(artifact.view(), *model->backend_));
-  if (!options.draft) model->weights_.draft.reset();
+  Result<Weights> weights = upload_weights(artifact.view(), *model->backend_, options.draft);
+  if (!weights) return with_context(std::move(weights).error(), artifact.directory().string());
+  model->weights_ = *std::move(weights);
   const auto& layers = model->config_.layers;
   model->attention_layers_ = std::count(layers.begin(), layers.end(), artifact::LayerKind::Attention);
   model->linear_layers_ = static_cast<std::int64_t>(layers.size()) - model->attention_layers_;

@@ -1,6 +1,7 @@
 #include "model/runner.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <set>
 
 #include "artifact/ngram_hash.hpp"
@@ -26,6 +27,11 @@ Status check_tokens(std::span<const std::int32_t> tokens, std::int64_t vocabular
     }
   }
   return {};
+}
+
+/// Pages made for rows that did not happen are no part of the state.
+void truncate_drafts(std::span<const DraftSegment> segments) {
+  for (const DraftSegment& segment : segments) segment.sequence->truncate_draft(segment.sequence->draft_length());
 }
 
 Status check_whole(const Sequence& sequence) {
@@ -85,6 +91,7 @@ Result<std::int64_t> Runner::begin(std::span<const Segment> segments) {
     const auto count = static_cast<std::int64_t>(segment.tokens.size());
     Sequence& sequence = *segment.sequence;
     LOCKSTEP_TRY(sequence.kv_.prepare(count));
+    LOCKSTEP_TRY(sequence.history_.reserve(segment.tokens.size()));
     if (!segment.capture) continue;
     LOCKSTEP_TRY(sequence.delta_.prepare_capture(count));
     LOCKSTEP_TRY(sequence.conv_.prepare_capture(count));
@@ -163,16 +170,27 @@ void Runner::layer(const LayerWeights& weights, std::int64_t rows, float* x) {
   backend.hyper_write(inject, y, rows, x);
 }
 
+Status Runner::reserve_logits(std::size_t rows) {
+  const auto width = static_cast<std::size_t>(model_->config().vocab_size);
+  if (static_cast<std::int64_t>(rows) > logits_rows_) {
+    logits_device_ = LOCKSTEP_TRY(
+        model_->backend().allocate(row_bytes(static_cast<std::int64_t>(rows), model_->config().vocab_size)));
+    logits_rows_ = static_cast<std::int64_t>(rows);
+  }
+  try {
+    logits_.reserve(rows * width);
+  } catch (const std::exception&) {  // bad_alloc, length_error
+    return fail(ErrorKind::Limit, "cannot allocate memory for the logits of {} rows", rows);
+  }
+  return {};
+}
+
 Status Runner::finish(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted) {
   backend::Backend& backend = model_->backend();
   const artifact::ModelConfig& config = model_->config();
   const auto rows = static_cast<std::int64_t>(wanted.size());
   logits_.resize(static_cast<std::size_t>(rows * config.vocab_size));
   if (rows == 0) return backend.status();
-  if (rows > logits_rows_) {
-    logits_device_ = LOCKSTEP_TRY(backend.allocate(row_bytes(rows, config.vocab_size)));
-    logits_rows_ = rows;
-  }
   // The wanted rows are gathered in front of the mixer: other rows need neither mixer nor head.
   const bool consecutive = wanted.back() - wanted.front() + 1 == rows;
   const float* source = x + wanted.front() * wide_size_;
@@ -214,6 +232,7 @@ Status Runner::run_step(std::span<const Segment> segments) {
     want(segment.logits, first, run.rows, wanted_);
     first += run.rows;
   }
+  LOCKSTEP_TRY(reserve_logits(wanted_.size()));
   float* x = x_->floats();
   backend.embed(*weights.embedding, tokens_, x);
   std::int64_t linear = 0;
@@ -272,9 +291,20 @@ Result<std::int64_t> Runner::draft_input(std::span<const DraftSegment> segments,
 }
 
 Status Runner::draft(std::span<const DraftSegment> segments) {
+  Status status = run_draft(segments);
+  if (!status) truncate_drafts(segments);
+  return status;
+}
+
+Status Runner::draft_fill(std::span<const DraftSegment> segments) {
+  Status status = run_draft_fill(segments);
+  if (!status) truncate_drafts(segments);
+  return status;
+}
+
+Status Runner::run_draft(std::span<const DraftSegment> segments) {
   const DraftHead& head = *model_->weights().draft;
   float* x = draft_x_->floats();
-  const std::int64_t rows = LOCKSTEP_TRY(draft_input(segments, x));
   wanted_.clear();
   std::int64_t first = 0;
   for (const DraftSegment& segment : segments) {
@@ -282,6 +312,8 @@ Status Runner::draft(std::span<const DraftSegment> segments) {
     want(segment.logits, first, count, wanted_);
     first += count;
   }
+  LOCKSTEP_TRY(reserve_logits(wanted_.size()));
+  const std::int64_t rows = LOCKSTEP_TRY(draft_input(segments, x));
   layer(head.layer, rows, x);
   for (const DraftSegment& segment : segments) {
     segment.sequence->draft_->append(static_cast<std::int64_t>(segment.tokens.size()));
@@ -289,7 +321,7 @@ Status Runner::draft(std::span<const DraftSegment> segments) {
   return finish(head.mixer, x, wanted_);
 }
 
-Status Runner::draft_fill(std::span<const DraftSegment> segments) {
+Status Runner::run_draft_fill(std::span<const DraftSegment> segments) {
   backend::Backend& backend = model_->backend();
   const LayerWeights& layer = model_->weights().draft->layer;
   float* x = draft_fill_x_->floats();

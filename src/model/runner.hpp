@@ -70,7 +70,12 @@ class Runner {
   void layer(const LayerWeights& weights, std::int64_t rows, float* x);
   void bind_linear(std::span<const Segment> segments, std::int64_t index);
   Result<std::int64_t> draft_input(std::span<const DraftSegment> segments, float* x);
+  /// Memory for the logits of `rows` rows, taken before a step changes anything.
+  Status reserve_logits(std::size_t rows);
+  /// Fails only with the device itself; memory has been reserved.
   Status finish(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted);
+  Status run_draft(std::span<const DraftSegment> segments);
+  Status run_draft_fill(std::span<const DraftSegment> segments);
 
   const Model* model_;
   std::int64_t max_rows_, wide_size_;

@@ -11,6 +11,13 @@ struct Header {
   std::int64_t length = 0, draft_length = 0;
 };
 
+Status check_ids(std::span<const std::int32_t> tokens, std::int64_t vocabulary) {
+  const auto bad = std::ranges::find_if(tokens, [&](std::int32_t id) { return id < 0 || id >= vocabulary; });
+  if (bad == tokens.end()) return {};
+  return fail(ErrorKind::Invalid, "saved state has token id {} at position {}, outside the vocabulary of {}", *bad,
+              bad - tokens.begin(), vocabulary);
+}
+
 }  // namespace
 
 Result<Sequence> Sequence::create(const Model& model) {
@@ -68,6 +75,13 @@ std::vector<std::byte> Sequence::save(bool draft) const {
 }
 
 Status Sequence::restore(std::span<const std::byte> saved) {
+  Sequence fresh = LOCKSTEP_TRY(create(*model_));
+  LOCKSTEP_TRY(fresh.read(saved));
+  *this = std::move(fresh);
+  return {};
+}
+
+Status Sequence::read(std::span<const std::byte> saved) {
   StateReader reader(model_->backend(), saved);
   Header header;
   const Header expected;
@@ -79,9 +93,13 @@ Status Sequence::restore(std::span<const std::byte> saved) {
   if (header.length < 0 || header.length > most || header.draft_length < 0 || header.draft_length > most) {
     return fail(ErrorKind::Invalid, "saved state has an impossible length of {} tokens", header.length);
   }
+  // Looked at before memory is taken for it.
+  if (static_cast<std::size_t>(header.length) > reader.left() / sizeof(std::int32_t)) {
+    return fail(ErrorKind::Invalid, "saved state ends early: it does not hold its {} token ids", header.length);
+  }
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(header.length));
   LOCKSTEP_TRY(reader.host(tokens.data(), tokens.size() * sizeof(std::int32_t)));
-  history_.truncate(0);
+  LOCKSTEP_TRY(check_ids(tokens, model_->config().vocab_size));
   history_.append(tokens);
   LOCKSTEP_TRY(kv_.restore(reader, header.length));
   LOCKSTEP_TRY(delta_.restore(reader));
@@ -89,7 +107,6 @@ Status Sequence::restore(std::span<const std::byte> saved) {
   if (ple_conv_) LOCKSTEP_TRY(ple_conv_->restore(reader));
   if (draft_) LOCKSTEP_TRY(draft_->restore(reader, header.draft_length));
   if (reader.left() != 0) return fail(ErrorKind::Invalid, "saved state has {} bytes too many", reader.left());
-  broken_ = false;
   return {};
 }
 

@@ -37,7 +37,8 @@ class Sequence {
   [[nodiscard]] std::vector<std::byte> save(bool draft = true) const;
   /// The same bytes cut into named parts, to say where two states differ.
   [[nodiscard]] std::vector<std::pair<std::string_view, std::vector<std::byte>>> save_parts(bool draft = true) const;
-  /// Replaces the state by a saved one of a model with the same geometry and state type.
+  /// Replaces the state by a saved one of a model with the same geometry and state type. It is built beside the present
+  /// one, which an error leaves as it is. Errors: Invalid (not such a state, a token id outside the vocabulary), Limit.
   Status restore(std::span<const std::byte> saved);
   /// An independent copy; K/V pages are shared until one side writes. Errors: Limit; Io of a broken sequence.
   [[nodiscard]] Result<Sequence> fork() const;
@@ -54,6 +55,8 @@ class Sequence {
 
  private:
   friend class Runner;
+  /// Fills a new sequence.
+  Status read(std::span<const std::byte> saved);
   Sequence(const Model& model, KvCache kv, ConvState conv, DeltaState delta)
       : model_(&model), kv_(std::move(kv)), conv_(std::move(conv)), delta_(std::move(delta)) {}
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "kernels/cpu/kernels.hpp"
 
@@ -243,6 +244,18 @@ void DeltaState::commit(std::int64_t rows, std::int64_t keep) {
     for (std::int64_t layer = 0; layer < layers_; ++layer) backend_->commit_delta(slot(layer, {0, rows}, true), keep);
   }
   std::swap(state_, next_);
+}
+
+Status NgramHistory::reserve(std::size_t more) {
+  const std::size_t needed = tokens_.size() + more;
+  if (needed <= tokens_.capacity()) return {};
+  try {
+    tokens_.reserve(
+        std::max(needed, 2 * tokens_.capacity()));  // in steps of a token it would copy all of them each time
+  } catch (const std::exception&) {                 // bad_alloc, length_error
+    return fail(ErrorKind::Limit, "cannot allocate memory for the ids of {} tokens", needed);
+  }
+  return {};
 }
 
 void DeltaState::save(StateWriter& writer) const {

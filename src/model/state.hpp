@@ -134,6 +134,8 @@ class DeltaState {
 /// The token ids of the sequence. The n-gram hash looks back by position, so a rewind cannot leave wrong history.
 class NgramHistory {
  public:
+  /// Room for that many more tokens, so that append() cannot fail. Errors: Limit.
+  Status reserve(std::size_t more);
   void append(std::span<const std::int32_t> tokens) { tokens_.insert(tokens_.end(), tokens.begin(), tokens.end()); }
   void truncate(std::int64_t length) { tokens_.resize(static_cast<std::size_t>(length)); }
   [[nodiscard]] const std::vector<std::int32_t>& tokens() const { return tokens_; }

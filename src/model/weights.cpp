@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "artifact/finite.hpp"
 #include "numerics/canon_math.hpp"
 
 namespace lockstep::model {
@@ -9,22 +10,28 @@ namespace {
 
 using backend::Backend;
 
+/// Weights are looked at once, when they go to the backend.
+Result<backend::MatrixPtr> upload(const artifact::MatrixView& view, Backend& backend) {
+  LOCKSTEP_TRY(artifact::check_finite(view));
+  return backend.upload(view);
+}
+
 Result<backend::HyperWeights> upload_site(const artifact::HyperConnectionView& view, Backend& backend) {
   backend::HyperWeights site;
   site.norm = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.norm)));
-  site.down = LOCKSTEP_TRY(backend.upload(view.down));
-  site.up = LOCKSTEP_TRY(backend.upload(view.up));
-  if (view.inject) site.inject = LOCKSTEP_TRY(backend.upload(*view.inject));
+  site.down = LOCKSTEP_TRY(upload(view.down, backend));
+  site.up = LOCKSTEP_TRY(upload(view.up, backend));
+  if (view.inject) site.inject = LOCKSTEP_TRY(upload(*view.inject, backend));
   return site;
 }
 
 Result<backend::DeltaWeights> upload_linear(const artifact::GatedDeltaNetView& view, Backend& backend) {
   backend::DeltaWeights w;
-  w.qkv = LOCKSTEP_TRY(backend.upload(view.qkv));
-  w.z = LOCKSTEP_TRY(backend.upload(view.z));
-  w.b = LOCKSTEP_TRY(backend.upload(view.b));
-  w.a = LOCKSTEP_TRY(backend.upload(view.a));
-  w.out = LOCKSTEP_TRY(backend.upload(view.out));
+  w.qkv = LOCKSTEP_TRY(upload(view.qkv, backend));
+  w.z = LOCKSTEP_TRY(upload(view.z, backend));
+  w.b = LOCKSTEP_TRY(upload(view.b, backend));
+  w.a = LOCKSTEP_TRY(upload(view.a, backend));
+  w.out = LOCKSTEP_TRY(upload(view.out, backend));
   w.conv = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.conv)));
   std::vector<float> neg_a(view.a_log.size());
   std::transform(view.a_log.begin(), view.a_log.end(), neg_a.begin(), [](float a) { return -numerics::canon_exp(a); });
@@ -36,11 +43,11 @@ Result<backend::DeltaWeights> upload_linear(const artifact::GatedDeltaNetView& v
 
 Result<backend::AttentionWeights> upload_attention(const artifact::AttentionView& view, Backend& backend) {
   backend::AttentionWeights w;
-  w.q = LOCKSTEP_TRY(backend.upload(view.q));
-  w.k = LOCKSTEP_TRY(backend.upload(view.k));
-  w.v = LOCKSTEP_TRY(backend.upload(view.v));
-  w.o = LOCKSTEP_TRY(backend.upload(view.o));
-  w.index_qk = LOCKSTEP_TRY(backend.upload(view.index_qk));
+  w.q = LOCKSTEP_TRY(upload(view.q, backend));
+  w.k = LOCKSTEP_TRY(upload(view.k, backend));
+  w.v = LOCKSTEP_TRY(upload(view.v, backend));
+  w.o = LOCKSTEP_TRY(upload(view.o, backend));
+  w.index_qk = LOCKSTEP_TRY(upload(view.index_qk, backend));
   w.q_norm = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.q_norm)));
   w.k_norm = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.k_norm)));
   w.index_q_norm = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.index_q_norm)));
@@ -50,21 +57,21 @@ Result<backend::AttentionWeights> upload_attention(const artifact::AttentionView
 
 Result<backend::MoeWeights> upload_moe(const artifact::MoeView& view, Backend& backend) {
   backend::MoeWeights w;
-  w.router = LOCKSTEP_TRY(backend.upload(view.router));
-  w.gate = LOCKSTEP_TRY(backend.upload(view.gate));
-  w.up = LOCKSTEP_TRY(backend.upload(view.up));
-  w.down = LOCKSTEP_TRY(backend.upload(view.down));
-  w.shared_gate = LOCKSTEP_TRY(backend.upload(view.shared_gate));
-  w.shared_up = LOCKSTEP_TRY(backend.upload(view.shared_up));
-  w.shared_down = LOCKSTEP_TRY(backend.upload(view.shared_down));
-  w.shared_expert_gate = LOCKSTEP_TRY(backend.upload(view.shared_expert_gate));
+  w.router = LOCKSTEP_TRY(upload(view.router, backend));
+  w.gate = LOCKSTEP_TRY(upload(view.gate, backend));
+  w.up = LOCKSTEP_TRY(upload(view.up, backend));
+  w.down = LOCKSTEP_TRY(upload(view.down, backend));
+  w.shared_gate = LOCKSTEP_TRY(upload(view.shared_gate, backend));
+  w.shared_up = LOCKSTEP_TRY(upload(view.shared_up, backend));
+  w.shared_down = LOCKSTEP_TRY(upload(view.shared_down, backend));
+  w.shared_expert_gate = LOCKSTEP_TRY(upload(view.shared_expert_gate, backend));
   return w;
 }
 
 Result<backend::PleWeights> upload_ple(const artifact::PleView& view, Backend& backend) {
   backend::PleWeights w;
-  w.key = LOCKSTEP_TRY(backend.upload(view.key));
-  w.value = LOCKSTEP_TRY(backend.upload(view.value));
+  w.key = LOCKSTEP_TRY(upload(view.key, backend));
+  w.value = LOCKSTEP_TRY(upload(view.value, backend));
   w.norm_key = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.norm_key)));
   w.norm_query = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.norm_query)));
   w.norm_conv = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.norm_conv)));
@@ -90,8 +97,8 @@ Result<DraftHead> upload_draft(const artifact::DraftView& view, Backend& backend
   draft.input.norm_embedding = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.norm_embedding)));
   draft.input.norm_hidden = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.norm_hidden)));
   draft.input.norm_hidden_groups = view.norm_hidden_groups;
-  draft.input.fc_embedding = LOCKSTEP_TRY(backend.upload(view.fc_embedding));
-  draft.input.fc_hidden = LOCKSTEP_TRY(backend.upload(view.fc_hidden));
+  draft.input.fc_embedding = LOCKSTEP_TRY(upload(view.fc_embedding, backend));
+  draft.input.fc_hidden = LOCKSTEP_TRY(upload(view.fc_hidden, backend));
   draft.layer = LOCKSTEP_TRY(upload_layer(view.layer, backend));
   draft.mixer = LOCKSTEP_TRY(upload_site(view.mixer, backend));
   return draft;
@@ -99,16 +106,17 @@ Result<DraftHead> upload_draft(const artifact::DraftView& view, Backend& backend
 
 }  // namespace
 
-Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend) {
+Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft) {
   Weights weights;
+  LOCKSTEP_TRY(artifact::check_finite(view.embedding));
   weights.embedding = LOCKSTEP_TRY(backend.upload_rows(view.embedding));
-  weights.head = LOCKSTEP_TRY(backend.upload(view.head));
+  weights.head = LOCKSTEP_TRY(upload(view.head, backend));
   for (const artifact::LayerView& layer : view.layers) {
     if (layer.ple) weights.ngram = layer.ple->hash;
     weights.layers.push_back(LOCKSTEP_TRY(upload_layer(layer, backend)));
   }
   weights.mixer = LOCKSTEP_TRY(upload_site(view.mixer, backend));
-  if (view.draft) weights.draft = LOCKSTEP_TRY(upload_draft(*view.draft, backend));
+  if (view.draft && draft) weights.draft = LOCKSTEP_TRY(upload_draft(*view.draft, backend));
   return weights;
 }
 

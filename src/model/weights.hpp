@@ -32,7 +32,8 @@ struct Weights {
   artifact::NgramHash ngram;
 };
 
-/// Uploads every piece of the view. Error: Limit when the device has too little memory.
-Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend);
+/// Uploads every piece of the view, without `draft` all but the draft layer. Errors: Limit when the device has too
+/// little memory; Invalid at a scale or bias that is not finite (artifact/finite.hpp).
+Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft);
 
 }  // namespace lockstep::model

@@ -38,6 +38,13 @@ Result<jinja::Program> parse(std::string_view source, const TemplateLimits& limi
   return program;
 }
 
+/// The same for a template that a file gave.
+Result<jinja::Program> parse_named(std::string_view source, const TemplateLimits& limits, const std::string& file) {
+  auto program = parse(source, limits);
+  if (!program) return with_context(std::move(program).error(), file);
+  return program;
+}
+
 }  // namespace
 
 struct ChatTemplate::Compiled {
@@ -60,11 +67,13 @@ Result<ChatTemplate> ChatTemplate::compile(std::string source, TemplateLimits li
 }
 
 Result<ChatTemplate> ChatTemplate::open(const std::filesystem::path& model_dir, TemplateLimits limits) {
+  const std::string config_path = (model_dir / "tokenizer_config.json").string();
+  const std::string template_path = (model_dir / "chat_template.jinja").string();
   auto compiled = std::make_shared<Compiled>();
   compiled->limits = limits;
   Json config;
-  if (const auto text = read_file(model_dir / "tokenizer_config.json", kMaxConfigBytes)) {
-    config = LOCKSTEP_TRY(parse_json(*text, (model_dir / "tokenizer_config.json").string()));
+  if (const auto text = read_file(config_path, kMaxConfigBytes)) {
+    config = LOCKSTEP_TRY(parse_json(*text, config_path));
   } else if (text.error().kind != ErrorKind::NotFound) {
     return tl::unexpected(text.error());
   }
@@ -73,24 +82,25 @@ Result<ChatTemplate> ChatTemplate::open(const std::filesystem::path& model_dir, 
     if (!token.empty()) compiled->tokens.emplace_back(name, std::move(token));
   }
   std::optional<std::string> source;
-  if (auto text = read_file(model_dir / "chat_template.jinja", limits.max_source_bytes)) {
+  if (auto text = read_file(template_path, limits.max_source_bytes)) {
     source = *std::move(text);
   } else if (text.error().kind != ErrorKind::NotFound) {
     return tl::unexpected(text.error());
   }
+  const bool from_file = source.has_value();
   const Json entry = config.is_object() ? config.value("chat_template", Json()) : Json();
   if (!source && entry.is_string()) source = entry.get<std::string>();
   for (const Json& named : !source && entry.is_array() ? entry : Json::array()) {
     const bool usable = named.is_object() && named.contains("name") && named.contains("template") &&
                         named["name"].is_string() && named["template"].is_string();
     if (!usable)
-      return fail(ErrorKind::Invalid, "{}: chat_template has an entry that is no named template", model_dir.string());
+      return fail(ErrorKind::Invalid, "{}: chat_template has an entry that is no named template", config_path);
     if (named["name"] == "default") source = named["template"].get<std::string>();
     if (named["name"] == "tool_use")
-      compiled->tool_use = LOCKSTEP_TRY(parse(named["template"].get<std::string>(), limits));
+      compiled->tool_use = LOCKSTEP_TRY(parse_named(named["template"].get<std::string>(), limits, config_path));
   }
   if (!source) return fail(ErrorKind::NotFound, "{}: the model has no chat template", model_dir.string());
-  compiled->main = LOCKSTEP_TRY(parse(*source, limits));
+  compiled->main = LOCKSTEP_TRY(parse_named(*source, limits, from_file ? template_path : config_path));
   compiled->source = *std::move(source);
   return ChatTemplate(std::move(compiled));
 }

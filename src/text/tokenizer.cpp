@@ -80,8 +80,11 @@ Result<Tokenizer> Tokenizer::open(const std::filesystem::path& directory) {
   std::string config;
   if (std::filesystem::exists(config_path, ignored)) config = LOCKSTEP_TRY(read_file(config_path, kMaxFileBytes));
   auto tokenizer = from_json(text, config);
-  if (!tokenizer) return with_context(std::move(tokenizer).error(), directory.string());
-  return tokenizer;
+  if (tokenizer) return tokenizer;
+  // The readers name their file; what is built from it afterwards does not.
+  Error error = std::move(tokenizer).error();
+  if (!error.message.starts_with("tokenizer")) error.message = "tokenizer.json: " + error.message;
+  return tl::unexpected(Error{error.kind, in_directory(directory, error.message)});
 }
 
 Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json, std::string_view config_json) {

@@ -207,6 +207,30 @@ TEST(Config, SpellingsThatMeanTheSame) {
   }
 }
 
+TEST(Config, AbsurdNumbersAreRefused) {
+  for (const char* eps : {"0", "-1e-6", "1e-300", "1e300", "0.5"}) {
+    const std::string patch = fmt::format(R"({{"text_config":{{"rms_norm_eps":{}}}}})", eps);
+    EXPECT_NE(patched({patch.c_str(), nullptr}).find("rms_norm_eps is"), std::string::npos) << eps;
+  }
+  for (const char* theta : {"0", "-1e4", "0.5", "1e300"}) {
+    const std::string patch = fmt::format(
+        R"({{"text_config":{{"rope_theta":{0},"rope_parameters":{{"rope_theta":{0}}},"mtp":{{"rope_theta":{0}}}}}}})",
+        theta);
+    EXPECT_NE(patched({patch.c_str(), nullptr}).find("rope_theta is"), std::string::npos) << theta;
+  }
+  EXPECT_NE(
+      patched({R"({"text_config":{"rope_parameters":{"partial_rotary_factor":1.5}}})", nullptr}).find("not within"),
+      std::string::npos);
+  EXPECT_EQ(patched({R"({"text_config":{"rms_norm_eps":1e-5}})", nullptr}), "accepted");
+}
+
+TEST(Config, ErrorsNameTheFileAsItWasGiven) {
+  Json json = published();
+  json["text_config"]["vocab_size"] = 0;
+  EXPECT_TRUE(
+      parse_config(json, "my/model/config.json").error().message.starts_with("my/model/config.json: text_config: "));
+}
+
 TEST(Config, UnknownFieldsOfTheRootAreNoted) {
   Json json = published();
   json["surprise"] = 1;

@@ -162,6 +162,26 @@ TEST(Pack, BytesDoNotDependOnThreadsShardsOrInterruptions) {
   EXPECT_EQ(contents(scratch / "cut"), expected);
 }
 
+TEST(Pack, ProgressCountsTheBytesThatAreRead) {
+  const Scratch scratch;
+  PackOptions options = options_for("bare");
+  std::uint64_t last = 0, all = 0, calls = 0;
+  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+    EXPECT_GE(done, last);
+    EXPECT_TRUE(all == 0 || all == total);
+    last = done;
+    all = total;
+    ++calls;
+  };
+  ASSERT_TRUE(write_pack(kSource, scratch / "out", options));
+  EXPECT_EQ(last, all);
+  EXPECT_GT(calls, 20U);
+  // The source is nothing but these matrices and some small tensors.
+  const auto source = fs::file_size(fs::path(kSource) / "model.safetensors");
+  EXPECT_LT(all, source);
+  EXPECT_GT(all, source * 9 / 10);
+}
+
 TEST(Pack, AnotherRecipeDoesNotContinueAnInterruptedRun) {
   const Scratch scratch;
   std::atomic<bool> cancel{false};

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "base/thread_pool.hpp"
 #include "cli/process.hpp"
+#include "support/scratch.hpp"
 
 namespace lockstep::test {
 namespace {
@@ -100,6 +103,37 @@ TEST(Run, AMissingModelIsAFailureThatNamesIt) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_TRUE(is_one_complaint(result.err)) << result.err;
   EXPECT_NE(result.err.find("'no\\x1b[2J\\xff-model' (from --model)"), std::string::npos) << result.err;
+}
+
+TEST(Run, ErrorsNameTheFileByItsPath) {
+  const ScratchDirectory scratch;
+  const auto copy = [&] {
+    std::filesystem::copy(LOCKSTEP_SOURCE_DIR "/models/demo", scratch.path(),
+                          std::filesystem::copy_options::overwrite_existing);
+  };
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                           "mtplx_runtime.json", "model.safetensors.index.json"}) {
+    copy();
+    std::ofstream(scratch / name) << "{\"a\": ";
+    const Outcome result = run({"-p", "a", "-m", scratch.path().string()});
+    EXPECT_EQ(result.exit_code, 1) << name;
+    EXPECT_TRUE(result.err.starts_with("lockstep: " + (scratch / name).string() + ": not valid JSON")) << result.err;
+  }
+  copy();
+  std::ofstream(scratch / "chat_template.jinja") << "{% if %}";
+  EXPECT_TRUE(run({"-p", "a", "-m", scratch.path().string()})
+                  .err.starts_with("lockstep: " + (scratch / "chat_template.jinja").string() + ": line 1: "));
+}
+
+TEST(Run, TemplateErrorsAreShownSafely) {
+  const ScratchDirectory scratch;
+  std::filesystem::copy(LOCKSTEP_SOURCE_DIR "/models/demo", scratch.path());
+  std::ofstream(scratch / "chat_template.jinja") << "{{ raise_exception('no \x1b]0;title\x07 ' + 'long ' * 5000) }}";
+  const Outcome result = run({"-p", "a", "-m", scratch.path().string()});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_TRUE(is_one_complaint(result.err));
+  EXPECT_LT(result.err.size(), 2100U);
+  EXPECT_NE(result.err.find("no \\x1b]0;title\\x07 long"), std::string::npos) << result.err;
 }
 
 TEST(Run, MoreThreadsThanProcessorsAreNotStarted) {

@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include "artifact/toy_model.hpp"
 #include "decode/decoder.hpp"
 #include "model/fixture.hpp"
 
@@ -163,6 +164,41 @@ TEST_P(Speculative, RejectionModeIsReproducibleAndGreedyEqualsPlain) {
     if (request.sampler.greedy()) {
       ASSERT_EQ(once.ids, decode(*plain_, request).ids);
     }
+  }
+}
+
+// A draft head whose logits are no numbers guesses nothing; the target decides as if there were no drafts.
+TEST_P(Speculative, NonFiniteDraftLogitsEndDraftsAndNotTheRequest) {
+  artifact::ToyModel toy = artifact::ToyModel::load(GetParam());
+  std::string& norm = toy.at("mtp.hyper_connection_mixer.hc_norm.weight").bytes;
+  for (std::size_t i = 0; i < norm.size(); i += 2) norm.replace(i, 2, "\x7f\x7f");  // the largest bf16: sums overflow
+  const artifact::Scratch scratch;
+  toy.write(scratch.path());
+  const model::Loaded damaged = model::load(scratch.path().string(), backend::StateType::BF16);
+  const auto plain = make_plain_decoder(*damaged.model).value();
+  for (unsigned seed = 0; seed < 30; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    DecodeRequest request = random_request(random);
+    SpeculativeOptions options;
+    options.depth = static_cast<std::int64_t>(random() % 4 + 1);
+    options.capture = random() % 2 == 0;
+    const auto decoder = make_speculative_decoder(*damaged.model, options).value();
+    const Outcome expected = decode(*plain, request);
+    const Outcome outcome = decode(*decoder, request);
+    ASSERT_EQ(outcome.ids, expected.ids);
+    ASSERT_EQ(outcome.finish, expected.finish);
+    ASSERT_EQ(target_state(*decoder), target_state(*plain));
+    EXPECT_EQ(outcome.stats.drafted[0], 0);
+    EXPECT_EQ(outcome.stats.steps, expected.stats.steps);
+    EXPECT_LE(outcome.stats.draft_failures, outcome.stats.steps);
+    EXPECT_GE(outcome.stats.draft_failures, outcome.stats.steps - 1);  // no drafts for the last token of a budget
+    request.sampler.acceptance = AcceptanceRule::Rejection;
+    request.sampler.draw_rule = DrawRule::Pcg64;
+    const Outcome tested = decode(*decoder, request);
+    ASSERT_NE(tested.finish, Finish::None);
+    ASSERT_EQ(decode(*decoder, request).ids, tested.ids);
+    ASSERT_TRUE(!request.sampler.greedy() || tested.ids == expected.ids);
   }
 }
 

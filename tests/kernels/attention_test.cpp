@@ -106,6 +106,50 @@ TEST(Attention, StoredElementsAreRoundedOnceAndReadBackExactly) {
   });
 }
 
+/// The nearest of all halves, the even one of two: what rounding means, found by search.
+std::uint16_t nearest_half(float x) {
+  std::uint16_t best = 0;
+  double distance = std::numeric_limits<double>::infinity();
+  for (std::uint32_t bits = 0; bits <= 0x7c00U; ++bits) {
+    // Beyond the largest half rounding goes on as if the next power of two existed.
+    const double value =
+        bits == 0x7c00U ? 65536.0 : static_cast<double>(numerics::half_to_float(static_cast<std::uint16_t>(bits)));
+    const double d = std::abs(value - std::abs(static_cast<double>(x)));
+    if (d < distance || (d == distance && bits % 2 == 0)) {
+      distance = d;
+      best = static_cast<std::uint16_t>(bits);
+    }
+  }
+  return static_cast<std::uint16_t>(best | (std::signbit(x) ? 0x8000U : 0U));
+}
+
+TEST(Attention, HalvesAreStoredRounded) {
+  const auto stored = [](float x) {
+    std::uint16_t bits = 0;
+    law().narrow(&x, 1, ElementType::F16, reinterpret_cast<std::byte*>(&bits));
+    return bits;
+  };
+  for (std::uint32_t bits = 0; bits < 0x10000U; ++bits) {  // every half is its own nearest one
+    const auto half = static_cast<std::uint16_t>(bits);
+    const float value = numerics::half_to_float(half);
+    if (std::isnan(value)) {
+      EXPECT_EQ(stored(value) & 0x7e00U, 0x7e00U);
+    } else {
+      ASSERT_EQ(stored(value), half);
+    }
+  }
+  std::vector<float> values{65519.9F, 65520.0F, 1e9F,       0x1p-14F, 0x1.ffcp-15F,
+                            0x1p-24F, 0x1p-25F, 0x1.8p-24F, 0x1p-30F, -0.0F};
+  for_seeds(20, [&](Random& random) {
+    for (const float x : random.values(4, Style::Wide)) values.push_back(x);
+  });
+  for (const float x : values) {
+    ASSERT_TRUE(std::abs(x) > 1e5F || stored(x) == nearest_half(x)) << x;
+  }
+  EXPECT_EQ(stored(std::numeric_limits<float>::infinity()), 0x7c00U);
+  EXPECT_EQ(stored(-1e30F), 0xfc00U);
+}
+
 /// Keys, values or pooled keys of a page table, found by the layout that kernels.hpp describes.
 std::vector<float> stored_row(const PagedKeys& keys, std::size_t offset, std::int64_t page, std::int64_t row,
                               std::int64_t n) {

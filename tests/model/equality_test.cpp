@@ -171,8 +171,25 @@ TEST_P(Equality, DamagedSavedStatesAreRefused) {
   token_by_token(runner, sequence, random_tokens(random, 20, 512));
   const auto saved = sequence.save();
   auto target = Sequence::create(*model.model).value();
+  token_by_token(runner, target, random_tokens(random, 7, 512));
+  const auto before = target.save();
+  // What the target held it still holds, wherever the bytes end or go wrong.
+  for (std::size_t bytes = 0; bytes < saved.size(); bytes += 1 + saved.size() / 50) {
+    EXPECT_FALSE(target.restore(std::span(saved).first(bytes)));
+    ASSERT_EQ(target.save(), before) << bytes;
+  }
   EXPECT_FALSE(target.restore(std::span(saved).first(saved.size() - 1)));
-  EXPECT_FALSE(target.restore(std::span(saved).first(3)));
+  for (const std::int32_t id : {512, -1}) {
+    auto foreign = saved;
+    std::memcpy(foreign.data() + 24 + 3 * sizeof(id), &id, sizeof(id));  // behind the header
+    const Status status = target.restore(foreign);
+    ASSERT_FALSE(status);
+    EXPECT_NE(status.error().message.find("token id " + std::to_string(id) + " at position 3"), std::string::npos)
+        << status.error().message;
+  }
+  auto endless = saved;
+  endless[8 + 3] = std::byte{0x01};  // 2^24 tokens, which the bytes do not hold
+  EXPECT_FALSE(target.restore(endless));
   auto longer = saved;
   longer.push_back(std::byte{0});
   EXPECT_FALSE(target.restore(longer));
@@ -182,6 +199,9 @@ TEST_P(Equality, DamagedSavedStatesAreRefused) {
   auto huge = saved;
   huge[14] = std::byte{0x7f};
   EXPECT_FALSE(target.restore(huge));
+  EXPECT_EQ(target.save(), before);
+  ASSERT_TRUE(target.restore(saved));
+  EXPECT_EQ(target.save(), saved);
 }
 
 TEST_P(Equality, BadTokensAndFullContextsAreErrors) {

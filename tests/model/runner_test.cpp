@@ -1,10 +1,13 @@
 // Steps that cannot run are errors, and leave every sequence as it was.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <random>
 
+#include "artifact/toy_model.hpp"
 #include "model/fixture.hpp"
+#include "model/limited_backend.hpp"
 
 namespace lockstep::model {
 namespace {
@@ -66,6 +69,104 @@ TEST_F(RunnerTest, CapturedRowsAreAsManyAsCanBeTakenBack) {
     ASSERT_TRUE(forward(std::span(tokens).first(most), true));
     sequence_.commit(static_cast<std::int64_t>(most), 0);
     EXPECT_EQ(sequence_.save(), before) << start;
+  }
+}
+
+// Memory that runs out at any allocation of a step, the last one included, leaves every sequence as it was.
+TEST(RunnerMemory, AStepWithoutMemoryChangesNothing) {
+  int left = 1 << 20;  // allocations until they are refused
+  auto artifact = artifact::Artifact::open(LOCKSTEP_TEST_DATA "/toy-pack").value();
+  auto limited = std::make_unique<LimitedBackend>(backend::CpuBackend::create(one_thread()).value(),
+                                                  [&](std::size_t) { return --left < 0; });
+  const auto model = Model::load(artifact, std::move(limited), {}).value();
+  const std::vector<std::int32_t> tokens{5, 17, 300, 2, 44, 44, 9};
+  int refused = 0;
+  for (const bool capture : {false, true}) {
+    for (int allowed = 0;; ++allowed) {
+      SCOPED_TRACE(allowed);
+      left = 1 << 20;
+      auto runner = Runner::create(*model, 128).value();
+      auto first = Sequence::create(*model).value();
+      auto second = Sequence::create(*model).value();
+      const Segment start{&first, tokens, LogitsWanted::None, false};
+      ASSERT_TRUE(runner.forward({&start, 1}));
+      const auto fork = first.fork().value();  // shared pages are copied by the step
+      const auto before = first.save();
+      const auto empty = second.save();
+      const std::array step{Segment{&first, tokens, LogitsWanted::All, capture},
+                            Segment{&second, tokens, LogitsWanted::All, capture}};
+      left = allowed;
+      const Status status = runner.forward(step);
+      left = 1 << 20;
+      if (status) break;
+      ++refused;
+      EXPECT_EQ(status.error().kind, ErrorKind::Limit);
+      EXPECT_EQ(first.save(), before);
+      EXPECT_EQ(second.save(), empty);
+      ASSERT_TRUE(runner.forward(step));
+    }
+  }
+  EXPECT_GE(refused, 6);
+}
+
+TEST(RunnerMemory, ADraftWithoutMemoryChangesNothing) {
+  int left = 1 << 20;
+  auto artifact = artifact::Artifact::open(LOCKSTEP_TEST_DATA "/toy-pack").value();
+  auto limited = std::make_unique<LimitedBackend>(backend::CpuBackend::create(one_thread()).value(),
+                                                  [&](std::size_t) { return --left < 0; });
+  const auto model = Model::load(artifact, std::move(limited), {}).value();
+  const std::vector<std::int32_t> tokens{5, 17, 300, 2, 44, 44, 9};
+  int refused = 0;
+  for (int allowed = 0;; ++allowed) {
+    SCOPED_TRACE(allowed);
+    left = 1 << 20;
+    auto runner = Runner::create(*model, 128).value();
+    auto sequence = Sequence::create(*model).value();
+    const Segment start{&sequence, tokens, LogitsWanted::Last, false};
+    ASSERT_TRUE(runner.forward({&start, 1}));
+    const auto before = sequence.save();
+    const DraftSegment draft{&sequence, tokens, runner.wide(0), LogitsWanted::All};
+    left = allowed;
+    const Status status = runner.draft({&draft, 1});
+    left = 1 << 20;
+    if (status) break;
+    ++refused;
+    EXPECT_EQ(sequence.save(), before);
+  }
+  EXPECT_GE(refused, 2);
+}
+
+TEST(ModelLoad, NonFiniteScalesAreNamed) {
+  const struct {
+    const char* tensor;
+    std::size_t element;
+    std::uint16_t bits;
+    const char* message;
+  } cases[] = {
+      {"language_model.lm_head.scales", 5, 0x7fc0, "tensor 'language_model.lm_head.scales': row 2, group 1 is nan"},
+      {"language_model.lm_head.biases", 0, 0xff80, "tensor 'language_model.lm_head.biases': row 0, group 0 is -inf"},
+      {"language_model.model.embed_tokens.scales", 1023, 0x7f80,
+       "tensor 'language_model.model.embed_tokens.scales': row 511, group 1 is inf"},
+      {"mtp.layers.0.mlp.switch_mlp.gate_proj.scales", 260, 0x7fc0,
+       "tensor 'mtp.layers.0.mlp.switch_mlp.gate_proj.scales': matrix 1, row 1, group 0 is nan"},
+  };
+  for (const auto& wrong : cases) {
+    SCOPED_TRACE(wrong.tensor);
+    artifact::ToyModel toy = artifact::ToyModel::load("toy-pack");
+    std::memcpy(toy.at(wrong.tensor).bytes.data() + 2 * wrong.element, &wrong.bits, 2);
+    const artifact::Scratch scratch;
+    toy.write(scratch.path());
+    auto artifact = artifact::Artifact::open(scratch.path()).value();
+    const auto load_with = [&](bool draft) {
+      ModelOptions options;
+      options.draft = draft;
+      return Model::load(artifact, backend::CpuBackend::create(one_thread()).value(), options);
+    };
+    const auto model = load_with(true);
+    ASSERT_FALSE(model);
+    EXPECT_EQ(model.error().message, scratch.path().string() + ": " + wrong.message + ", not a finite number");
+    // Without the draft layer its tensors do not matter.
+    EXPECT_EQ(load_with(false).has_value(), std::string_view(wrong.tensor).starts_with("mtp."));
   }
 }
 

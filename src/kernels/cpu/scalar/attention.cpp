@@ -34,13 +34,28 @@ void pool_index_key(const float* raw, std::int64_t ratio, const float* weight, s
   norm_rope(out, weight, n, eps, rotation, out);
 }
 
+/// Rounds to nearest even; what is too large becomes infinite, NaN stays NaN.
+std::uint16_t to_half(float x) {
+  const std::uint32_t bits = numerics::float_bits(x);
+  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000U);
+  const std::uint32_t size = bits & 0x7fffffffU;
+  if (size > 0x7f800000U) return static_cast<std::uint16_t>(sign | 0x7e00U);
+  if (size >= 0x477ff000U) return static_cast<std::uint16_t>(sign | 0x7c00U);  // 65520 and more
+  if (size < 0x38800000U) {  // below 2^-14: adding 2^-1 in f32 leaves multiples of 2^-24 in the low bits, rounded
+    const float shifted = numerics::bits_float(size) + 0.5F;
+    return static_cast<std::uint16_t>(sign | (numerics::float_bits(shifted) - numerics::float_bits(0.5F)));
+  }
+  const std::uint32_t rounded = size + 0xfffU + ((size >> 13) & 1U);
+  return static_cast<std::uint16_t>(sign | ((rounded - 0x38000000U) >> 13));
+}
+
 void narrow(const float* x, std::int64_t n, ElementType type, std::byte* out) {
   if (type == ElementType::F32) {
     std::memcpy(out, x, static_cast<std::size_t>(n) * 4);
     return;
   }
   for (std::int64_t i = 0; i < n; ++i) {
-    const std::uint16_t bits = float_to_bf16(x[i]);
+    const std::uint16_t bits = type == ElementType::F16 ? to_half(x[i]) : float_to_bf16(x[i]);
     std::memcpy(out + 2 * i, &bits, 2);
   }
 }
