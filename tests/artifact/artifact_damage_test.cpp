@@ -154,15 +154,15 @@ const std::vector<Damage>& damages() {
                m.config["quantization"]["language_model.lm_head"]["bits"] = 8;
                m.config["quantization_config"] = m.config["quantization"];
              },
-             "8-bit group 64 by config.json"},
+             "is 8-bit group 64 here"},
       Damage{"ConfigSaysDense", "toy-pack",
-             [](ToyModel& m) { m.config["quantization"]["language_model.lm_head"] = false; }, "dense by config.json"},
+             [](ToyModel& m) { m.config["quantization"]["language_model.lm_head"] = false; }, "is dense here"},
       Damage{"ConfigSaysQuantised", "toy-pack",
              [](ToyModel& m) {
                m.config["quantization"]["language_model.model.layers.1.ple.key_proj"] =
                    Json{{"bits", 4}, {"group_size", 64}};
              },
-             "is dense by its tensors"},
+             "here and dense by its tensors"},
       Damage{"ConfigMode", "toy-pack", [](ToyModel& m) { m.config["quantization"]["mode"] = "mxfp4"; },
              "only \"affine\""},
       Damage{"ConfigEntryIsText", "toy-pack", [](ToyModel& m) { m.config["quantization"]["x"] = "y"; },

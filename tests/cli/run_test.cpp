@@ -109,7 +109,7 @@ TEST(Run, ErrorsNameTheFileByItsPath) {
   const ScratchDirectory scratch;
   const auto copy = [&] {
     std::filesystem::copy(LOCKSTEP_SOURCE_DIR "/models/demo", scratch.path(),
-                          std::filesystem::copy_options::overwrite_existing);
+                          std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
   };
   for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
                            "mtplx_runtime.json", "model.safetensors.index.json"}) {
