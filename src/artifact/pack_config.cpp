@@ -66,7 +66,7 @@ std::string pack_config_text(OrderedJson config, const Recipe& recipe, const Pac
 
 Result<std::string> pack_config_text(const Artifact& source, const Recipe& recipe, const PackPlan& plan) {
   const std::string text = LOCKSTEP_TRY(read_file(source.directory() / "config.json", kMaxTextBytes));
-  OrderedJson config = LOCKSTEP_TRY(parse_ordered_json(text, "config.json"));
+  OrderedJson config = LOCKSTEP_TRY(parse_ordered_json(text, (source.directory() / "config.json").string()));
   return pack_config_text(std::move(config), recipe, plan);
 }
 
