@@ -8,6 +8,7 @@
 #include "artifact/synth.hpp"
 #include "artifact/synth_geometry.hpp"
 #include "base/progress.hpp"
+#include "cli/arguments.hpp"
 #include "cli/command.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/options.hpp"
@@ -46,7 +47,7 @@ Status synth(const Options& options) {
                                    LOCKSTEP_TRY(artifact::find_recipe(options.recipe)), options.seed};
   artifact::SynthOptions work;
   work.force = options.force;
-  work.threads = options.threads;
+  work.threads = granted_threads(options.threads);
   work.cancel = &interrupt.flag();
   if (options.tokenizer.empty()) {
     work.tokenizer = LOCKSTEP_TRY(find_demo_model());
@@ -68,18 +69,22 @@ Status synth(const Options& options) {
 void add_synth(CLI::App& app, CommandContext& context) {
   CLI::App* command = app.add_subcommand("synth", "Write a model with random weights, for measuring");
   const auto options = std::make_shared<Options>();
-  command->add_option("destination", options->destination, "Directory to create")->required();
+  command->add_option("destination", options->destination, "Directory to create")->required()->check(not_empty());
   command->add_option("--geometry", options->geometry, "toy, mid, flash-next, or a config.json file")
+      ->check(not_empty())
       ->capture_default_str();
   command->add_option("--recipe", options->recipe, "Which precision each module gets")
       ->check(CLI::IsMember(artifact::recipe_names()))
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "Chooses the weights")->capture_default_str();
-  command->add_option(
-      "--tokenizer", options->tokenizer,
-      "Model whose tokenizer is copied and padded to the vocabulary, or none (default: the demo model)");
+  command->add_option("--seed", options->seed, "Chooses the weights")
+      ->transform(whole_number(0, UINT64_MAX))
+      ->capture_default_str();
+  command
+      ->add_option("--tokenizer", options->tokenizer,
+                   "Model whose tokenizer is copied and padded to the vocabulary, or none (default: the demo model)")
+      ->check(not_empty());
   command->add_flag("--force", options->force, "Replace an existing model at the destination");
-  command->add_option("--threads", options->threads, "Threads (default: physical cores)")->check(CLI::Range(1, 1024));
+  add_threads_option(*command, options->threads, "every physical core");
   command->add_flag("--json", options->json, "Print the result as JSON");
   command->footer(
       "Examples:\n"

@@ -1,4 +1,4 @@
-// `lockstep inspect` and `lockstep pack`, seen from outside.
+// `lockstep inspect`, `lockstep pack` and `lockstep synth`, seen from outside.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -85,6 +85,31 @@ TEST_F(ArtifactCommands, PackUsage) {
   EXPECT_EQ(run_lockstep({"pack", path("none"), path("out")}).exit_code, 1);
   EXPECT_FALSE(fs::exists(path("out")));
   EXPECT_FALSE(fs::exists(path("out.partial")));
+}
+
+TEST_F(ArtifactCommands, SynthMakesAModelThatRuns) {
+  const Outcome made = run_lockstep({"synth", "--seed", "7", "--json", path("model")});
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  const auto json = parse_json(made.out, "output");
+  ASSERT_TRUE(json) << json.error().message;
+  EXPECT_EQ(json->at("geometry"), "toy");
+  EXPECT_EQ(json->at("seed"), 7);
+  EXPECT_GT(json->at("bytes").get<std::uint64_t>(), 1'000'000U);
+  const Outcome ran = run_lockstep({"run", "-m", path("model"), "--seed", "1", "--max-tokens", "4", "-p", "hello"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_EQ(run_lockstep({"synth", path("model")}).exit_code, 1);
+  EXPECT_EQ(run_lockstep({"synth", "--force", "--recipe", "quality", path("model")}).exit_code, 0);
+  EXPECT_NE(run_lockstep({"inspect", path("model")}).out.find("8-bit g64"), std::string::npos);
+}
+
+TEST_F(ArtifactCommands, SynthUsage) {
+  EXPECT_EQ(run_lockstep({"synth"}).exit_code, 2);
+  EXPECT_EQ(run_lockstep({"synth", ""}).exit_code, 2);
+  EXPECT_EQ(run_lockstep({"synth", "--geometry", "huge", path("model")}).exit_code, 2);
+  EXPECT_EQ(run_lockstep({"synth", "--seed", "-1", path("model")}).exit_code, 2);
+  EXPECT_EQ(run_lockstep({"synth", "--tokenizer", path("none"), path("model")}).exit_code, 1);
+  EXPECT_FALSE(fs::exists(path("model")));
+  EXPECT_FALSE(fs::exists(path("model.partial")));
 }
 
 }  // namespace
