@@ -39,7 +39,7 @@ DecodeRequest random_request(std::mt19937& random, std::int64_t vocabulary) {
   for (std::size_t i = random() % 3; i > 0; --i) sampler.logit_bias[token()] = pick(random, {-100.0, -1.0, 2.0});
   sampler.seed = random();
   sampler.draw_rule = random() % 2 == 0 ? DrawRule::Pcg64 : DrawRule::Race;
-  request.max_tokens = static_cast<std::int64_t>(random() % 4 == 0 ? random() % 2 + 1 : random() % 20 + 3);
+  request.max_tokens = static_cast<std::int64_t>(random() % 4 == 0 ? random() % 2 + 1 : random() % 20 + 6);
   request.vocab = vocabulary - static_cast<std::int64_t>(random() % 2 == 0 ? 0 : random() % 5);
   for (TokenId& id : request.prompt) id = std::min(id, static_cast<TokenId>(request.vocab - 1));
   std::erase_if(sampler.logit_bias, [&](const auto& entry) { return entry.first >= request.vocab; });
@@ -51,10 +51,10 @@ DecodeRequest random_request(std::mt19937& random, std::int64_t vocabulary) {
 /// Drafts for a run whose tokens are known: all right, all wrong, some right, or the head's own.
 std::function<TokenId(std::uint64_t, TokenId)> drafts(std::mt19937& random, const std::vector<TokenId>& expected,
                                                       std::optional<TokenId> stop, std::int64_t vocabulary) {
-  const unsigned pattern = random() % 4, share = random() % 5;
+  const unsigned pattern = random() % 6, share = random() % 5;
   return [=, &random](std::uint64_t number, TokenId proposed) {
-    const bool right = pattern == 0 || (pattern == 2 && random() % 5 < share);
-    if (pattern == 3) return proposed;
+    const bool right = pattern < 3 || (pattern == 3 && random() % 5 < share);
+    if (pattern == 4) return proposed;
     const std::optional<TokenId> target =
         number < expected.size() ? std::optional(expected[number]) : (number == expected.size() ? stop : std::nullopt);
     if (right) return target.value_or(proposed);
@@ -94,7 +94,7 @@ class Case {
   }
 
   Trace speculative(const DecodeRequest& request, const Trace& expected, SpeculativeOptions& options) {
-    options.depth = static_cast<std::int64_t>(random_() % kMaxDepth + 1);
+    options.depth = pick<std::int64_t>(random_, {1, 2, 3, 4, 4});
     options.capture = random_() % 5 != 0;
     options.script = drafts(random_, expected.ids, stop_, request.vocab);
     const auto generation = must(make_speculative_generation(model_, options, request, std::nullopt));

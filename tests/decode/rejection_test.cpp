@@ -21,7 +21,7 @@ using testing::kLeastPValue;
 using testing::must;
 
 using Triple = std::array<TokenId, 3>;
-constexpr std::uint64_t kDraws = 50'000;
+constexpr std::uint64_t kDraws = 50'000, kStreamDraws = 25'000, kWrongDraws = 10'000;
 constexpr std::int64_t kVocabulary = 9;
 /// A wrong rule must be this far beyond the threshold.
 constexpr double kSurelyWrong = 1e-12;
@@ -32,13 +32,14 @@ struct Setting {
 };
 
 const std::vector<Setting>& settings() {
+  // Synthetic logits spread over several units, so temperatures above 1 give draft and target something in common.
   static const std::vector<Setting> list{
-      {"T 1", {}},
-      {"T 0.7, top-k 5", {.temperature = 0.7, .top_k = 5}},
-      {"T 2, top-p 0.8", {.temperature = 2.0, .top_p = 0.8}},
-      {"T 1.5, top-k 7, top-p 0.9, min-p 0.05", {.temperature = 1.5, .top_k = 7, .top_p = 0.9, .min_p = 0.05}},
-      {"T 1.3, presence 1.2, frequency 0.8, bias",
-       {.temperature = 1.3, .presence_penalty = 1.2, .frequency_penalty = 0.8, .logit_bias = {{4, 1.0}}}}};
+      {"T 3", {.temperature = 3.0}},
+      {"T 1, top-k 5", {.temperature = 1.0, .top_k = 5}},
+      {"T 4, top-p 0.8", {.temperature = 4.0, .top_p = 0.8}},
+      {"T 5, top-k 7, top-p 0.9, min-p 0.05", {.temperature = 5.0, .top_k = 7, .top_p = 0.9, .min_p = 0.05}},
+      {"T 3, presence 1.8, frequency 1.2, bias",
+       {.temperature = 3.0, .presence_penalty = 1.8, .frequency_penalty = 1.2, .logit_bias = {{4, 2.0}}}}};
   return list;
 }
 
@@ -67,7 +68,7 @@ class Statistics : public ::testing::Test {
         runner_(model::Runner::create(*loaded_.model, 8).value()) {
     request_.prompt = {3, 1, 4, 1, 5};
     request_.vocab = kVocabulary;
-    request_.max_tokens = 3;
+    request_.max_tokens = 4;  // a first cycle of two drafts and the token after them
     DecodeRequest prompt = request_;
     prompt.prompt_only = true;
     const auto generation = must(make_speculative_generation(*loaded_.model, options(), prompt, std::nullopt));
@@ -128,11 +129,11 @@ class Statistics : public ::testing::Test {
   };
 
   /// Requests that differ in their seed only, each from the state after the prompt.
-  Seen decode(const SamplerParams& params, const SpeculativeOptions& options) {
+  Seen decode(const SamplerParams& params, const SpeculativeOptions& options, std::uint64_t draws) {
     Seen seen;
     DecodeRequest request = request_;
     request.sampler = params;
-    for (request.sampler.seed = 0; request.sampler.seed < kDraws; ++request.sampler.seed) {
+    for (request.sampler.seed = 0; request.sampler.seed < draws; ++request.sampler.seed) {
       const auto generation =
           must(make_speculative_generation(*loaded_.model, options, request, start_->fork(*loaded_.model).value()));
       testing::finish(*generation, runner_, 8);
@@ -160,15 +161,15 @@ TEST_F(Statistics, RejectionModeDrawsFromThePlainDistribution) {
     SCOPED_TRACE(setting.name);
     SamplerParams params = setting.params;
     params.acceptance = AcceptanceRule::Rejection;
-    const Seen seen = decode(params, options());
+    const Seen seen = decode(params, options(), kDraws);
     const ChiSquare fit = chi_square(expected(params), seen.counts, std::string("rejection, ") + setting.name);
     EXPECT_FALSE(fit.impossible);
     EXPECT_GT(fit.degrees, 20);
     EXPECT_GT(fit.p_value, kLeastPValue);
     // Both outcomes of the test happened, often, at both depths.
     for (std::size_t depth = 0; depth < 2; ++depth) {
-      EXPECT_GT(seen.accepted[depth], 2000) << "depth " << depth + 1;
-      EXPECT_GT(seen.drafted[depth] - seen.accepted[depth], 2000) << "depth " << depth + 1;
+      EXPECT_GT(seen.accepted[depth], 1000) << "depth " << depth + 1;
+      EXPECT_GT(seen.drafted[depth] - seen.accepted[depth], 1000) << "depth " << depth + 1;
     }
     EXPECT_EQ(seen.recomputed, 0);
   }
@@ -181,12 +182,12 @@ TEST_F(Statistics, StreamModeDrawsFromThePlainDistribution) {
       params.draw_rule = rule;
       const std::string name = std::string(rule == DrawRule::Race ? "race, " : "pcg64, ") + settings()[index].name;
       SCOPED_TRACE(name);
-      const Seen seen = decode(params, options());
+      const Seen seen = decode(params, options(), kStreamDraws);
       const ChiSquare fit = chi_square(expected(params), seen.counts, name);
       EXPECT_FALSE(fit.impossible);
       EXPECT_GT(fit.degrees, 20);
       EXPECT_GT(fit.p_value, kLeastPValue);
-      EXPECT_GT(seen.accepted[0], 2000);
+      EXPECT_GT(seen.accepted[0], 1000);
       EXPECT_EQ(seen.recomputed, 0);
     }
   }
@@ -198,7 +199,8 @@ TEST_F(Statistics, DraftsFromAnotherDistributionAreNoticed) {
   params.acceptance = AcceptanceRule::Rejection;
   SpeculativeOptions wrong = options();
   wrong.script = [](std::uint64_t number, TokenId proposed) { return number == 1 ? 4 : proposed; };
-  const ChiSquare fit = chi_square(expected(params), decode(params, wrong).counts, "rejection, drafts from elsewhere");
+  const ChiSquare fit =
+      chi_square(expected(params), decode(params, wrong, kWrongDraws).counts, "rejection, drafts from elsewhere");
   EXPECT_LT(fit.p_value, kSurelyWrong);
 }
 
@@ -224,7 +226,8 @@ TEST_F(Statistics, WrongAcceptanceRulesAreNoticed) {
       {"the coin against p", false, judge([](double u, double p, double) { return u <= p; }, true)},
       {"the coin against q", false, judge([](double u, double, double q) { return u <= q; }, true)}};
   SamplerParams params, drafted;
-  drafted.temperature = 1.6;
+  params.temperature = 2.0;
+  drafted.temperature = 3.5;
   for (const auto& [name, right, rule] : rules) {
     SCOPED_TRACE(name);
     std::map<TokenId, double> expected;
