@@ -168,7 +168,7 @@ TEST_F(Statistics, RejectionModeDrawsFromThePlainDistribution) {
     EXPECT_GT(fit.p_value, kLeastPValue);
     // Both outcomes of the test happened, often, at both depths.
     for (std::size_t depth = 0; depth < 2; ++depth) {
-      EXPECT_GT(seen.accepted[depth], 1000) << "depth " << depth + 1;
+      EXPECT_GT(seen.accepted[depth], 300) << "depth " << depth + 1;
       EXPECT_GT(seen.drafted[depth] - seen.accepted[depth], 1000) << "depth " << depth + 1;
     }
     EXPECT_EQ(seen.recomputed, 0);
