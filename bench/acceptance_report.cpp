@@ -2,6 +2,7 @@
 // and without drafts, for every way to accept them. Prints a Markdown table.
 //
 //   acceptance_report [MODEL] [DEPTH] [SEEDS]     defaults: models/demo of the source tree, 3, 4
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -72,6 +73,7 @@ void print(const Mode& mode, std::int64_t depth, const Total& total) {
   const double plain = static_cast<double>(total.plain_tokens) / total.plain_seconds;
   fmt::print("| {} | {} | {:.2f} | {:.0f} | {:.0f} | {:.2f} |\n", mode.name, kept,
              static_cast<double>(total.tokens) / static_cast<double>(total.steps), drafted, plain, drafted / plain);
+  std::fflush(stdout);
 }
 
 Status report(const std::string& directory, std::int64_t depth, std::uint64_t seeds) {
