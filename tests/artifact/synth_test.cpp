@@ -182,7 +182,10 @@ std::uint64_t planned_values(const PackPlan& plan, bool table, bool draft) {
   std::uint64_t values = 0;
   for (const PlannedFile& file : plan.files) {
     const bool is_table = file.name == "ngram-table.safetensors", is_draft = file.name == "mtp.safetensors";
-    if (is_table == table && is_draft == draft) values += file.source_values();
+    if (is_table != table || is_draft != draft) continue;
+    for (const PlannedMatrix& matrix : file.matrices) {
+      values += static_cast<std::uint64_t>(matrix.source->count * matrix.rows() * matrix.source->cols);
+    }
   }
   return values;
 }
