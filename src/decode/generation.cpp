@@ -3,13 +3,6 @@
 #include <algorithm>
 
 namespace lockstep::decode {
-namespace {
-
-/// Prompt rows of a step whose logits are all wanted: a row of logits is as wide as the vocabulary.
-constexpr std::int64_t kScoredRows = 32;
-
-}  // namespace
-
 Result<Checkpoint> Checkpoint::fork(const model::Model& model) const {
   Checkpoint copy{LOCKSTEP_TRY(sequence.fork()), nullptr, logits};
   if (hidden) {

@@ -39,6 +39,9 @@ struct Checkpoint {
   [[nodiscard]] Result<Checkpoint> fork(const model::Model& model) const;
 };
 
+/// Prompt rows of a step whose logits are all wanted: a row of logits is as wide as the vocabulary.
+inline constexpr std::int64_t kScoredRows = 32;
+
 class Generation {
  public:
   enum class Need : std::uint8_t { Nothing, Fill, Draft, Rows, First };

@@ -149,6 +149,9 @@ void Bank::put(Checkpoint state, bool durable) {
     break;
   }
   if (durable) write(state);
+  std::uint64_t bytes = state.sequence.own_bytes();
+  state.sequence.for_each_page([&](const model::Page*, std::size_t page) { bytes += page; });
+  if (bytes > limit_) return;  // it would push out everything else, and then itself
   ++stored_;
   entries_.push_front({std::move(state), 0});
   charge(entries_.front());

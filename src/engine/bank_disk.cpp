@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <system_error>
 
 #include "base/file.hpp"
 #include "base/sha256.hpp"
@@ -45,7 +46,11 @@ Result<std::unique_ptr<BankDisk>> BankDisk::open(const BankOptions& options, std
   LOCKSTEP_TRY(disk->scan());
   disk->budget_ = static_cast<double>(options.write_bytes_per_hour);
   disk->budget_time_ = now_ns();
-  disk->thread_ = std::thread([raw = disk.get()] { raw->run(); });
+  try {
+    disk->thread_ = std::thread([raw = disk.get()] { raw->run(); });
+  } catch (const std::system_error& system) {
+    return fail(ErrorKind::Limit, "the bank's writer thread cannot be started: {}", system.what());
+  }
   return disk;
 }
 

@@ -71,7 +71,7 @@ Result<std::unique_ptr<Engine>> make_engine(const model::Model& model, Options o
   Bank bank = LOCKSTEP_TRY(Bank::create(model, options.bank, options.depth > 0, options.identity));
   auto scheduler =
       std::make_unique<Scheduler>(model, std::move(options), limits, plan, std::move(bank), std::move(stepper));
-  scheduler->start();
+  LOCKSTEP_TRY(scheduler->start());
   return scheduler;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "decode/generation.hpp"
 #include "kernels/cpu/kernels.hpp"
 
 namespace lockstep::engine {
@@ -30,6 +31,7 @@ MemoryPlan::MemoryPlan(const model::Model& model, const Options& options, std::u
   if (drafts) fixed_ += options.capture ? floats(matrices + rows * row) : kept_ + 2 * page_;
   // Logits of all verified rows, on the device and on the host, and distributions over the vocabulary.
   fixed_ += floats(config.vocab_size) * static_cast<std::uint64_t>(2 * rows + 4 * (rows + decode::kMaxDepth));
+  scored_ = floats(2 * decode::kScoredRows * config.vocab_size);
 }
 
 std::uint64_t MemoryPlan::pages(std::int64_t tokens) {

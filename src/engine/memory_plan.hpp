@@ -24,6 +24,8 @@ class MemoryPlan {
   [[nodiscard]] std::uint64_t kept(std::int64_t tokens) const {
     return kept_ + pages(tokens) * page_ + static_cast<std::uint64_t>(tokens) * kTokenBytes;
   }
+  /// What a choice needs besides when the prompt's log-probabilities are wanted.
+  [[nodiscard]] std::uint64_t scored() const { return scored_; }
   /// Most tokens of a choice that runs alone; may be negative.
   [[nodiscard]] std::int64_t most_tokens() const;
   [[nodiscard]] std::uint64_t fixed_bytes() const { return fixed_; }
@@ -34,7 +36,7 @@ class MemoryPlan {
   static constexpr std::uint64_t kTokenBytes = 16;  ///< ids of prompt and history, with the slack of growing lists
   [[nodiscard]] static std::uint64_t pages(std::int64_t tokens);
 
-  std::uint64_t total_, fixed_ = 0, kept_ = 0, page_ = 0;
+  std::uint64_t total_, fixed_ = 0, kept_ = 0, page_ = 0, scored_ = 0;
 };
 
 }  // namespace lockstep::engine

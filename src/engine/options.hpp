@@ -21,7 +21,7 @@ struct BankOptions {
 };
 
 struct Options {
-  std::int64_t parallel = 4;         ///< choices that run at the same time, 1..256
+  std::int64_t parallel = 4;         ///< choices in a step, 1..256
   std::int64_t queue = 64;           ///< choices that wait at most; more are refused
   std::int64_t prefill_chunk = 256;  ///< prompt rows of a step while nothing is decoding
   std::int64_t mixed_chunk = 64;     ///< prompt rows of a step beside running answers: bounds what they wait

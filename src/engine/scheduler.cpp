@@ -1,6 +1,7 @@
 #include "engine/scheduler.hpp"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "backend/ngram/ngram_store.hpp"
@@ -29,8 +30,13 @@ Scheduler::~Scheduler() {
   stop();
 }
 
-void Scheduler::start() {
-  thread_ = std::thread([this] { loop(); });
+Status Scheduler::start() {
+  try {
+    thread_ = std::thread([this] { loop(); });
+  } catch (const std::system_error& error) {
+    return fail(ErrorKind::Limit, "the model thread cannot be started: {}", error.what());
+  }
+  return {};
 }
 
 void Scheduler::cancel(Ticket ticket) {
@@ -127,11 +133,15 @@ void Scheduler::sweep() {
 
 std::vector<Job*> Scheduler::step_members() {
   std::vector<Job*> members;
+  bool changed = false;
   for (const auto& job : running_) {
     if (job->ended) continue;
-    job->paused = !job->group->sink->writable();
-    if (!job->paused) members.push_back(job.get());
+    const bool before = std::exchange(job->paused, !job->group->sink->writable());
+    changed = changed || before != job->paused;
+    // Choices whose sinks have room again may be more than run at a time: the oldest go first.
+    if (!job->paused && static_cast<std::int64_t>(members.size()) < options_.parallel) members.push_back(job.get());
   }
+  idle_step_ = members.empty() && !changed;  // a choice that has just been paused leaves its place to another
   return members;
 }
 
@@ -175,8 +185,7 @@ void Scheduler::plan_rows(std::vector<Job*>& members, std::vector<Part>& parts) 
 
 void Scheduler::step() {
   std::vector<Job*> members = step_members();
-  idle_step_ = members.empty();
-  if (idle_step_) return;
+  if (members.empty()) return;
   std::vector<Part> parts;
   plan_rows(members, parts);
   std::uint64_t prompt_rows = 0;

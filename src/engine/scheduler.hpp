@@ -24,7 +24,7 @@ class Scheduler final : public Engine {
   Scheduler(const model::Model& model, Options options, Limits limits, MemoryPlan plan, Bank bank, Stepper stepper);
   ~Scheduler() override;
 
-  void start();
+  Status start();
 
   tl::expected<Ticket, Refusal> submit(Request request, std::shared_ptr<Sink> sink) override;
   void cancel(Ticket ticket) override;

@@ -7,7 +7,9 @@
 namespace lockstep::engine {
 
 void Scheduler::admit() {
-  while (static_cast<std::int64_t>(running_.size()) < options_.parallel) {
+  // A paused choice keeps its memory but not its place: readers that stand still must not stop the others.
+  const auto takes_place = [](const std::unique_ptr<Job>& job) { return !job->paused && !job->ended; };
+  while (std::count_if(running_.begin(), running_.end(), takes_place) < options_.parallel) {
     const auto next = next_in_queue();
     if (next == queue_.end()) return;
     Job& job = **next;

@@ -177,9 +177,9 @@ void Scheduler::drop_state(Group& group) {
 }
 
 void Scheduler::check_poison(const Error& error) {
+  Status status = model_.backend().status();
   const backend::NgramStore* store = model_.backend().ngram_store();
-  if (store == nullptr) return;
-  const Status status = store->status();
+  if (status && store != nullptr) status = store->status();
   if (status) return;
   {
     const std::lock_guard lock(mutex_);

@@ -86,8 +86,9 @@ std::int64_t Scheduler::retry_after() const {
 
 tl::expected<Ticket, Refusal> Scheduler::submit(Request request, std::shared_ptr<Sink> sink) {
   auto decode = checked(request);
-  const std::uint64_t bytes =
+  std::uint64_t bytes =
       decode ? plan_.choice(static_cast<std::int64_t>(decode->prompt.size()) + decode->max_tokens) : 0;
+  if (request.prompt_logprobs) bytes += plan_.scored();
   const std::uint64_t kept = decode && request.n > 1 ? plan_.kept(static_cast<std::int64_t>(decode->prompt.size())) : 0;
   const std::lock_guard lock(mutex_);
   const auto refused = [&](tl::unexpected<Refusal> why) {
@@ -108,7 +109,7 @@ tl::expected<Ticket, Refusal> Scheduler::submit(Request request, std::shared_ptr
                           bytes + kept, plan_.total()));
   }
   // A choice that can start at once is no load on the queue.
-  const std::int64_t free = std::max<std::int64_t>(0, options_.parallel - (pending_ - queued_) - queued_);
+  const std::int64_t free = std::max<std::int64_t>(0, options_.parallel - (pending_ - published_.paused));
   if (queued_ + request.n > options_.queue + free) {
     return refused(refuse(RefusalReason::QueueFull,
                           fmt::format("{} choices wait and {} more were asked for; the queue takes {}", queued_,

@@ -35,6 +35,26 @@ struct Gate {
   }
 };
 
+/// Stops the model thread inside a callback until it is let go, so that what is submitted meanwhile stays in the queue.
+class Blocker final : public Recorder {
+ public:
+  void on_start(const Start& start) override {
+    Recorder::on_start(start);
+    std::unique_lock lock(mutex_);
+    let_go_.wait(lock, [&] { return free_; });
+  }
+  void release() {
+    const std::lock_guard lock(mutex_);
+    free_ = true;
+    let_go_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable let_go_;
+  bool free_ = false;
+};
+
 TEST(EngineOptions, OutOfRangeIsAnError) {
   const auto bad = [](auto change) {
     Options options;
@@ -123,9 +143,9 @@ TEST(EngineRefusals, AFullQueueSaysSoAndWhenToComeBack) {
   options.parallel = 1;
   options.queue = 2;
   const auto engine = engine_for(toy(), options);
-  Gate gate;
-  ASSERT_TRUE(engine->submit(greedy({1, 2}, 3), gate.sink));
-  gate.sink->wait_start();
+  const auto blocker = std::make_shared<Blocker>();
+  ASSERT_TRUE(engine->submit(greedy({1, 2}, 3), blocker));
+  blocker->wait_start();
   std::vector<std::shared_ptr<Recorder>> waiting;
   for (int i = 0; i < 2; ++i) {
     waiting.push_back(std::make_shared<Recorder>());
@@ -137,7 +157,7 @@ TEST(EngineRefusals, AFullQueueSaysSoAndWhenToComeBack) {
   EXPECT_EQ(refused.error().needed, 1U);
   EXPECT_EQ(refused.error().available, 0U);
   EXPECT_GE(refused.error().retry_after_seconds, 1);
-  gate.open(*engine);
+  blocker->release();
   for (const auto& sink : waiting) {
     sink->wait();
     EXPECT_FALSE(sink->choice().error);
@@ -230,18 +250,22 @@ TEST(EngineCancel, EveryPhaseEndsAndNeighboursDoNotNotice) {
   }
   cancelled(*decoding);
   EXPECT_EQ(decoding->choice().answer.ids.size(), 1U);  // the first token ends its step
-  // In the queue, paused, and twice.
+  // Paused, in the queue, and twice.
   Gate gate;
   const Ticket held = engine->submit(greedy({4, 4}, 5), gate.sink).value();
   gate.sink->wait_start();
+  engine->cancel(held);
+  cancelled(*gate.sink);
+  const auto blocker = std::make_shared<Blocker>();
+  ASSERT_TRUE(engine->submit(greedy({4, 5}, 300), blocker));
+  blocker->wait_start();
   const auto queued = std::make_shared<Recorder>();
   const Ticket behind = engine->submit(greedy({1}, 5), queued).value();
   engine->cancel(behind);
   engine->cancel(behind);
+  blocker->release();
   cancelled(*queued);
   EXPECT_FALSE(queued->started());
-  engine->cancel(held);
-  cancelled(*gate.sink);
   engine->cancel(held);
   engine->cancel(12345);
   beside->wait();
@@ -357,13 +381,38 @@ TEST(EngineSinks, AFullOneIsPausedAlone) {
   EXPECT_EQ(gate.sink->choice().answer, expected);
 }
 
+TEST(EngineSinks, FullOnesDoNotTakeThePlacesOfOthers) {
+  Options options;
+  options.parallel = 2;
+  const auto engine = engine_for(toy(), options);
+  const Request request = greedy({8, 9, 10}, 30);
+  const Answer expected = alone(toy(), request);
+  std::array<Gate, 5> gates;
+  for (Gate& gate : gates) {
+    ASSERT_TRUE(engine->submit(request, gate.sink));
+    gate.sink->wait_start();
+  }
+  for (int i = 0; i < 3; ++i) {
+    const auto sink = std::make_shared<Recorder>();
+    ASSERT_TRUE(engine->submit(request, sink));
+    sink->wait();
+    EXPECT_EQ(sink->choice().answer, expected);
+  }
+  for (Gate& gate : gates) gate.closed = false;
+  engine->wake();
+  for (Gate& gate : gates) {
+    gate.sink->wait();
+    EXPECT_EQ(gate.sink->choice().answer, expected);
+  }
+}
+
 TEST(EngineQueue, HigherPriorityStartsFirst) {
   Options options;
   options.parallel = 1;
   const auto engine = engine_for(toy(), options);
-  Gate gate;
-  ASSERT_TRUE(engine->submit(greedy({1}, 2), gate.sink));
-  gate.sink->wait_start();
+  const auto blocker = std::make_shared<Blocker>();
+  ASSERT_TRUE(engine->submit(greedy({1}, 2), blocker));
+  blocker->wait_start();
   std::mutex mutex;
   std::vector<int> order;
   std::vector<std::shared_ptr<Recorder>> sinks;
@@ -379,7 +428,7 @@ TEST(EngineQueue, HigherPriorityStartsFirst) {
     sinks.push_back(sink);
     ASSERT_TRUE(engine->submit(request, sink));
   }
-  gate.open(*engine);
+  blocker->release();
   for (const auto& sink : sinks) sink->wait();
   EXPECT_EQ(order, (std::vector<int>{51, 53, 0, -8}));
 }

@@ -28,6 +28,7 @@ class MeteredBackend final : public backend::Backend {
   }
 
   [[nodiscard]] std::string describe() const override { return inner_->describe(); }
+  Status status() override { return inner_->status(); }
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { inner_->copy(to, from, bytes); }
   void read(void* host, const std::byte* from, std::size_t bytes) override { inner_->read(host, from, bytes); }
   void write(std::byte* to, const void* host, std::size_t bytes) override { inner_->write(to, host, bytes); }
