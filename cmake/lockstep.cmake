@@ -66,8 +66,9 @@ function(lockstep_kernel_variants)
     file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/cpu/${folder}/*.cpp)
     lockstep_kernel_objects(${folder} "${${folder}}" ${sources})
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # g++ 12 takes the undefined operands inside its own intrinsics for uninitialised variables.
-      target_compile_options(lockstep_kernels_${folder} PRIVATE -Wno-maybe-uninitialized)
+      # g++ 12 takes the undefined operands inside its own intrinsics for uninitialised variables, and would rearrange
+      # sums of integers into trees that keep more numbers than there are registers.
+      target_compile_options(lockstep_kernels_${folder} PRIVATE -Wno-maybe-uninitialized -fno-tree-reassoc)
     endif()
   endforeach()
 endfunction()
