@@ -68,7 +68,7 @@ function(lockstep_kernel_variants)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
       # g++ 12 takes the undefined operands inside its own intrinsics for uninitialised variables, and would rearrange
       # sums of integers into trees that keep more numbers than there are registers.
-      target_compile_options(lockstep_kernels_${folder} PRIVATE -Wno-maybe-uninitialized -fno-tree-reassoc)
+      target_compile_options(lockstep_kernels_${folder} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized -fno-tree-reassoc)
     endif()
   endforeach()
 endfunction()

@@ -58,6 +58,7 @@ Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
   cpu.threads = granted_threads(options.threads);
   cpu.isa = options.isa;
   cpu.unquantised_activations = options.unquantised;
+  cpu.profile = options.profile;
   LoadedModel loaded;
   loaded.artifact = std::make_unique<artifact::Artifact>(LOCKSTEP_TRY(artifact::Artifact::open(directory)));
   cpu.ngram = ngram_options(options, *loaded.artifact);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "artifact/artifact.hpp"
+#include "backend/profile.hpp"
 #include "base/result.hpp"
 #include "model/model.hpp"
 
@@ -23,6 +24,7 @@ struct EngineOptions {
   std::string ple = "auto";
   std::uint64_t ple_cache = std::uint64_t{512} << 20;  ///< bytes
   bool unquantised = false;
+  backend::Profile* profile = nullptr;
 };
 
 /// Adds --model, --device, --threads, --isa, --state, --ple and --ple-cache. `options` must outlive the parse.

@@ -30,6 +30,7 @@ void CpuBackend::attention(const AttentionWeights& weights, const float* u, std:
   float* index_qk = floats(3, (config_.indexer_heads + 1) * config_.indexer_dim);
   float* q = floats(4, heads * dim);
   float* out = floats(5, heads * dim);
+  ProfileScope at(profile_, Part::AttentionProjections);
   Activations input = activations(u, rows, config_.hidden_size);
   matmul(*weights.q, input, q_gate);
   matmul(*weights.k, input, k);
@@ -41,8 +42,11 @@ void CpuBackend::attention(const AttentionWeights& weights, const float* u, std:
   counts_.resize(std::max(counts_.size(), static_cast<std::size_t>(rows)));
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   for (const AttentionSlot& slot : slots) {
+    at.next(Part::AttentionKeys);
     store_keys(weights, slot, k, v, index_qk);
+    at.next(Part::AttentionSelection);
     select_positions(weights, slot, index_qk, selected_.data(), counts_.data());
+    at.next(Part::Attention);
     parallel(slot.run.rows, grain(4 * heads * dim), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
         const std::int64_t row = slot.run.first_row + t;
@@ -54,6 +58,7 @@ void CpuBackend::attention(const AttentionWeights& weights, const float* u, std:
     });
   }
   attend_rows(slots, q, selected_.data(), counts_.data(), rows, out);
+  at.next(Part::AttentionOutput);
   parallel(rows * heads, grain(8 * dim), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) kernels_.sigmoid_gate(out + i * dim, q_gate + (2 * i + 1) * dim, dim);
   });
@@ -63,6 +68,7 @@ void CpuBackend::attention(const AttentionWeights& weights, const float* u, std:
 
 void CpuBackend::attention_keys(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
                                 std::int64_t rows) {
+  const ProfileScope at(profile_, Part::AttentionKeys);
   const auto floats = [&](std::size_t slot, std::int64_t per_row) {
     return scratch_.at(slot).floats(static_cast<std::size_t>(rows * per_row));
   };

@@ -25,19 +25,21 @@ class HostBuffer final : public Buffer {
 
 }  // namespace
 
-Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const CpuOptions& options) {
-  std::string isa = options.isa;
+Result<const kernels::Kernels*> choose_kernels(std::string isa) {
   if (isa.empty()) {
     if (const char* forced = std::getenv("LOCKSTEP_ISA"); forced != nullptr) isa = forced;
   }
-  const kernels::Kernels* table = isa.empty() ? kernels::available_kernels().front() : kernels::find_kernels(isa);
-  if (table == nullptr) {
-    std::string names;
-    for (const kernels::Kernels* known : kernels::available_kernels()) {
-      names += (names.empty() ? "" : ", ") + std::string(known->name);
-    }
-    return fail(ErrorKind::Usage, "instruction set '{}' is unknown or missing on this machine; it has: {}", isa, names);
+  if (isa.empty()) return kernels::available_kernels().front();
+  if (const kernels::Kernels* table = kernels::find_kernels(isa); table != nullptr) return table;
+  std::string names;
+  for (const kernels::Kernels* known : kernels::available_kernels()) {
+    names += (names.empty() ? "" : ", ") + std::string(known->name);
   }
+  return fail(ErrorKind::Usage, "instruction set '{}' is unknown or missing on this machine; it has: {}", isa, names);
+}
+
+Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const CpuOptions& options) {
+  const kernels::Kernels* table = LOCKSTEP_TRY(choose_kernels(options.isa));
   return std::unique_ptr<CpuBackend>(new CpuBackend(*table, options));
 }
 
@@ -140,6 +142,7 @@ void CpuBackend::matrix_row(const CpuMatrix& matrix, std::int64_t row, float* ou
 }
 
 void CpuBackend::embed(const Matrix& embedding, std::span<const std::int32_t> tokens, float* x) {
+  const ProfileScope at(profile_, Part::Embedding);
   const std::int64_t hidden = config_.hidden_size;
   for (std::size_t t = 0; t < tokens.size(); ++t) {
     float* row = x + static_cast<std::int64_t>(t) * config_.wide_size();
@@ -149,6 +152,7 @@ void CpuBackend::embed(const Matrix& embedding, std::span<const std::int32_t> to
 }
 
 void CpuBackend::project(const Matrix& matrix, const float* u, std::int64_t rows, float* out) {
+  const ProfileScope at(profile_, Part::Head);
   Activations input = activations(u, rows, matrix.cols());
   matmul(matrix, input, out);
 }

@@ -10,6 +10,7 @@
 #include "backend/backend.hpp"
 #include "backend/cpu/linear.hpp"
 #include "backend/ngram/ngram_store.hpp"
+#include "backend/profile.hpp"
 #include "backend/rotation_table.hpp"
 #include "base/thread_pool.hpp"
 #include "kernels/cpu/kernels.hpp"
@@ -22,7 +23,12 @@ struct CpuOptions {
   std::int64_t min_work = 65536;         ///< multiply-adds that make a share of work worth a thread; tests lower it
   bool unquantised_activations = false;  ///< oracle: keep activations in binary32 in quantised products
   NgramOptions ngram;
+  Profile* profile = nullptr;  ///< receives the time of each part; outlives the backend
 };
+
+/// The table called `isa`; empty: LOCKSTEP_ISA, else the fastest. Errors: Usage when it is unknown or this machine
+/// lacks it.
+Result<const kernels::Kernels*> choose_kernels(std::string isa);
 
 class CpuBackend final : public Backend {
  public:
@@ -69,7 +75,8 @@ class CpuBackend final : public Backend {
         pool_(options.threads),
         min_work_(options.min_work),
         unquantised_(options.unquantised_activations),
-        ngram_options_(options.ngram) {}
+        ngram_options_(options.ngram),
+        profile_(options.profile) {}
 
   /// Rows of scratch memory that only grow.
   class Scratch {
@@ -128,7 +135,7 @@ class CpuBackend final : public Backend {
   void each_expert(std::int64_t blocks, std::int64_t work, Body&& body);
   void expert_blocks(const CpuMatrix& matrix, Activations& x, bool by_row, const ExpertGroup& group, std::int64_t begin,
                      std::int64_t end, float* out);
-  const float* routed_experts(const MoeWeights& weights, Activations& input);
+  const float* routed_experts(const MoeWeights& weights, Activations& input, ProfileScope& at);
   [[nodiscard]] kernels::PagedKeys paged_keys(const AttentionSlot& slot) const;
   [[nodiscard]] std::int64_t max_attended() const { return config_.indexer_budget + config_.indexer_ratio; }
 
@@ -141,6 +148,7 @@ class CpuBackend final : public Backend {
   kernels::ElementType element_ = kernels::ElementType::BF16;
   PageLayout layout_;
   NgramOptions ngram_options_;
+  Profile* profile_;
   std::unique_ptr<NgramStore> ngram_;
   RotationTable rotations_;
   std::array<QuantisedStorage, 3> storage_, expert_storage_;

@@ -68,22 +68,27 @@ void CpuBackend::delta_net(const DeltaWeights& weights, const float* u, std::spa
   float* units = floats(7, 2 * config_.linear_key_heads * config_.linear_key_dim);
   float* deltas = floats(8, values);
   float* o = floats(9, values);
+  ProfileScope at(profile_, Part::DeltaProjections);
   Activations input = activations(u, rows, config_.hidden_size);
   matmul(*weights.qkv, input, qkv);
   matmul(*weights.z, input, z);
   matmul(*weights.a, input, a);
   matmul(*weights.b, input, b);
+  at.next(Part::DeltaRecurrence);
   for (std::int64_t t = 0; t < rows; ++t) {
     kernels_.gates(a + t * heads, b + t * heads, weights.neg_a->floats(), weights.dt_bias->floats(), heads,
                    decay + t * heads, beta + t * heads);
   }
   for (const DeltaSlot& slot : slots) {
     const float* run_rows = qkv + slot.run.first_row * channels;
+    at.next(Part::DeltaConvolution);
     convolve(slot.conv, slot.run, 1, config_.conv_kernel, channels, run_rows, weights.conv->floats(),
              conv + slot.run.first_row * channels);
     keep_columns(slot.conv, slot.run, config_.conv_kernel - 1, channels, run_rows);
+    at.next(Part::DeltaRecurrence);
     delta_run(weights, slot, conv, decay, beta, units, deltas, o);
   }
+  at.next(Part::DeltaOutput);
   parallel(rows * heads, grain(8 * config_.linear_value_dim), [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t n = config_.linear_value_dim;
     const auto eps = static_cast<float>(config_.rms_norm_eps);

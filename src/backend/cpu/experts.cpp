@@ -18,21 +18,26 @@ void CpuBackend::experts(const MoeWeights& weights, const float* u, std::int64_t
   float* gate = floats(3, config_.shared_expert_dim);
   float* up = floats(4, config_.shared_expert_dim);
   float* shared = floats(5, hidden);
+  ProfileScope at(profile_, Part::Router);
   Activations input = activations(u, rows, hidden);
   matmul(*weights.router, input, logits);
-  matmul(*weights.shared_expert_gate, input, shared_logit);
-  matmul(*weights.shared_gate, input, gate);
-  matmul(*weights.shared_up, input, up);
   chosen_.resize(std::max(chosen_.size(), static_cast<std::size_t>(rows * ranks)));
   order_.resize(std::max(order_.size(), static_cast<std::size_t>(n)));
   for (std::int64_t t = 0; t < rows; ++t) {
     kernels_.route(logits + t * n, n, ranks, chosen_.data() + t * ranks, rank_weights + t * ranks, order_.data());
   }
   group_by_expert(chosen_.data(), rows);
-  const float* outputs = routed_experts(weights, input);
+  at.next(Part::SharedExpert);
+  matmul(*weights.shared_expert_gate, input, shared_logit);
+  matmul(*weights.shared_gate, input, gate);
+  matmul(*weights.shared_up, input, up);
+  at.next(Part::RoutedGateUp);
+  const float* outputs = routed_experts(weights, input, at);
+  at.next(Part::SharedExpert);
   kernels_.silu_product(gate, up, rows * config_.shared_expert_dim, gate);
   Activations shared_inner = activations(gate, rows, config_.shared_expert_dim);
   matmul(*weights.shared_down, shared_inner, shared);
+  at.next(Part::Combine);
   parallel(rows, grain(ranks * hidden), [&](std::int64_t begin, std::int64_t end) {
     std::array<const float*, 64> parts{};
     for (std::int64_t t = begin; t < end; ++t) {
@@ -119,7 +124,7 @@ void CpuBackend::expert_blocks(const CpuMatrix& matrix, Activations& x, bool by_
 }
 
 /// down(silu(gate u) * up u) of every chosen expert: [places, hidden].
-const float* CpuBackend::routed_experts(const MoeWeights& weights, Activations& input) {
+const float* CpuBackend::routed_experts(const MoeWeights& weights, Activations& input, ProfileScope& at) {
   const std::int64_t places = input.rows() * config_.experts_per_token;
   const std::int64_t width = config_.expert_dim;
   const std::int64_t hidden = config_.hidden_size;
@@ -157,6 +162,7 @@ const float* CpuBackend::routed_experts(const MoeWeights& weights, Activations& 
                   kernels_.silu_product(to, inner + i * width + first, count, to);
                 }
               });
+  at.next(Part::RoutedDown);
   Activations products(kernels_, pool_, expert_storage_, gated, places, width);
   if (integer(down)) products.quantised(down.group());
   each_expert(down.blocks(), width * kernels::kBlockRows,

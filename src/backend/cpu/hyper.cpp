@@ -8,6 +8,7 @@ namespace lockstep::backend {
 void CpuBackend::hyper_read(const HyperWeights& weights, const float* x, std::int64_t rows, float* u, float* inject) {
   const std::int64_t wide = config_.wide_size();
   const std::int64_t lowrank = weights.down->rows();
+  ProfileScope at(profile_, Part::HyperNorm);
   float* n = scratch_[0].floats(static_cast<std::size_t>(rows * wide));
   float* low = scratch_[1].floats(static_cast<std::size_t>(rows * lowrank));
   float* gate = scratch_[2].floats(static_cast<std::size_t>(rows * wide));
@@ -17,12 +18,14 @@ void CpuBackend::hyper_read(const HyperWeights& weights, const float* x, std::in
       kernels_.rms_norm(x + t * wide, weights.norm->floats(), config_.streams, config_.hidden_size, eps, n + t * wide);
     }
   });
+  at.next(Part::HyperMix);
   Activations normed = activations(n, rows, wide);
   matmul(*weights.down, normed, low);
   if (inject != nullptr) matmul(*weights.inject, normed, inject);
   kernels_.silu_divided(low, rows * lowrank, static_cast<float>(config_.streams));
   Activations lowered = activations(low, rows, lowrank);
   matmul(*weights.up, lowered, gate);
+  at.next(Part::HyperGate);
   parallel(rows, grain(4 * wide), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       kernels_.gated_mean(gate + t * wide, n + t * wide, config_.streams, config_.hidden_size,
@@ -33,6 +36,7 @@ void CpuBackend::hyper_read(const HyperWeights& weights, const float* x, std::in
 }
 
 void CpuBackend::hyper_write(const float* inject, const float* y, std::int64_t rows, float* x) {
+  const ProfileScope at(profile_, Part::HyperWrite);
   parallel(rows, grain(config_.wide_size()), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       kernels_.inject(x + t * config_.wide_size(), inject + t * config_.streams, y + t * config_.hidden_size,
@@ -46,11 +50,13 @@ Status CpuBackend::ngram_request(std::span<const std::int64_t> row_ids) {
 }
 
 Status CpuBackend::ngram_lookup(std::span<const std::int64_t> row_ids, float* e) {
+  const ProfileScope at(profile_, Part::NgramRows);
   return ngram_->gather(row_ids, e);
 }
 
 void CpuBackend::ple_inject(const PleWeights& weights, const float* e, std::span<const PleSlot> slots,
                             std::int64_t rows, float* x) {
+  const ProfileScope at(profile_, Part::NgramInjection);
   const std::int64_t wide = config_.wide_size();
   const std::int64_t hidden = config_.hidden_size;
   const auto size = static_cast<std::size_t>(rows * wide);

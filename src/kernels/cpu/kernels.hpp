@@ -97,6 +97,9 @@ struct Kernels {
   /// affine_rows() for the rows of the blocks [begin, end).
   void (*packed_rows)(const PackedMatrix&, const QuantisedRows&, std::int64_t begin, std::int64_t end, float* out,
                       std::int64_t out_stride);
+  /// Vector tables only, else null. Runs `rounds` rounds of the integer multiply-adds of packed_rows() on registers and
+  /// returns how many multiply-adds of a code and a 16-bit activation they were: the most a product could do.
+  double (*integer_peak)(std::int64_t rounds);
   void (*affine_row)(const AffineMatrix&, std::int64_t row, float* out);  ///< one row, dequantised: fma(s, q, b)
   void (*dense_row)(const DenseMatrix&, std::int64_t row, float* out);
 

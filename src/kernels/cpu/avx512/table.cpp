@@ -2,6 +2,7 @@
 #include "kernels/cpu/avx512/isa.hpp"
 #include "kernels/cpu/tables.hpp"
 #include "kernels/cpu/vector/dense_linear.hpp"
+#include "kernels/cpu/vector/integer_peak.hpp"
 #include "kernels/cpu/vector/pack_blocks.hpp"
 #include "kernels/cpu/vector/packed_linear.hpp"
 
@@ -22,6 +23,7 @@ const Kernels& table() {
     built.name = "avx512";
     built.pack_blocks = vector::pack_blocks<Isa>;
     built.packed_rows = vector::packed_rows<Isa>;
+    built.integer_peak = vector::integer_peak<Isa>;
     built.dense_rows = dense_rows;
     return built;
   }();

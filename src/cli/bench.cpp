@@ -1,0 +1,286 @@
+// `lockstep bench`: speed of prompts and of decoding, against what the machine can do.
+#include <CLI/App.hpp>
+#include <CLI/Validators.hpp>
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <random>
+
+#include "backend/cpu/cpu_backend.hpp"
+#include "backend/cpu/machine_rate.hpp"
+#include "base/json.hpp"
+#include "base/progress.hpp"
+#include "cli/command.hpp"
+#include "cli/engine_options.hpp"
+#include "cli/interrupt.hpp"
+#include "cli/terminal.hpp"
+#include "model/runner.hpp"
+#include "model/work.hpp"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr std::size_t kReadBytes = std::size_t{512} << 20;
+
+struct Options {
+  EngineOptions engine;
+  std::vector<std::int64_t> prompts{512}, depths{0}, widths{1};
+  std::int64_t tokens = 16, repetitions = 3, chunk = 256;
+  bool json = false, profile = false;
+};
+
+/// Middle, least and greatest of the repetitions of one case.
+struct Spread {
+  double median = 0, low = 0, high = 0;
+};
+
+Spread spread(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {values[values.size() / 2], values.front(), values.back()};
+}
+
+struct CaseResult {
+  std::string name;
+  Spread rate;               ///< tokens a second
+  double achieved = 0;       ///< bytes or multiply-adds a second at the median
+  double limit = 0;          ///< what the machine measured meanwhile; 0: unknown
+  backend::Profile profile;  ///< of all repetitions
+};
+
+double seconds(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+class Bench {
+ public:
+  Bench(const Options& options, LoadedModel loaded, model::Runner runner, backend::ReadTest read, double peak,
+        backend::Profile& profile, const InterruptScope& interrupts)
+      : options_(options),
+        loaded_(std::move(loaded)),
+        runner_(std::move(runner)),
+        read_(std::move(read)),
+        peak_(peak),
+        profile_(profile),
+        interrupts_(interrupts) {}
+
+  /// A prompt of `length` tokens from nothing.
+  Result<CaseResult> prompt(std::int64_t length) {
+    const model::Work work = model::prompt_work(loaded_.artifact->view());
+    std::vector<double> rates;
+    profile_.clear();
+    for (std::int64_t i = 0; i < options_.repetitions; ++i) {
+      model::Sequence sequence = LOCKSTEP_TRY(model::Sequence::create(*loaded_.model));
+      const auto start = std::chrono::steady_clock::now();
+      LOCKSTEP_TRY(prefill(sequence, length));
+      rates.push_back(static_cast<double>(length) / seconds(start));
+    }
+    CaseResult result{fmt::format("prompt {}", length), spread(rates), 0, peak_, profile_};
+    result.achieved = result.rate.median * work.integer_macs;
+    return result;
+  }
+
+  /// Steps of `width` tokens after `depth` tokens. Every repetition starts from a fork of the same sequence; memory
+  /// bandwidth is measured in between.
+  Result<CaseResult> decode(std::int64_t depth, std::int64_t width) {
+    if (depth_ != depth || !base_) {
+      base_ = LOCKSTEP_TRY(model::Sequence::create(*loaded_.model));
+      if (depth > 0) LOCKSTEP_TRY(prefill(*base_, depth));
+      depth_ = depth;
+    }
+    std::vector<double> rates;
+    std::vector<double> bandwidths;
+    profile_.clear();
+    for (std::int64_t i = 0; i < options_.repetitions; ++i) {
+      bandwidths.push_back(read_.run());
+      model::Sequence sequence = LOCKSTEP_TRY(base_->fork());
+      LOCKSTEP_TRY(step(sequence, width));  // pages are copied, scratch grows
+      const backend::Profile before = profile_;
+      const auto start = std::chrono::steady_clock::now();
+      for (std::int64_t t = 0; t < options_.tokens; ++t) LOCKSTEP_TRY(step(sequence, width));
+      rates.push_back(static_cast<double>(options_.tokens) / seconds(start));
+      if (i == 0) {
+        for (std::size_t part = 0; part < backend::kParts; ++part) profile_.seconds[part] -= before.seconds[part];
+      }
+    }
+    const std::string name =
+        width == 1 ? fmt::format("decode at {}", depth) : fmt::format("steps of {} at {}", width, depth);
+    const backend::StateType state = loaded_.model->state_type();
+    const model::Work work = model::decode_work(loaded_.artifact->view(), state, depth);
+    CaseResult result{name, spread(rates), 0, width == 1 ? spread(bandwidths).median : 0, profile_};
+    result.achieved = width == 1 ? result.rate.median * work.bytes : 0;
+    return result;
+  }
+
+  [[nodiscard]] double peak() const { return peak_; }
+  double bandwidth() { return read_.run(); }
+  [[nodiscard]] std::string describe() const { return loaded_.model->backend().describe(); }
+
+ private:
+  std::int32_t random_token() {
+    return static_cast<std::int32_t>(random_() % static_cast<std::uint64_t>(loaded_.model->config().vocab_size));
+  }
+
+  Status prefill(model::Sequence& sequence, std::int64_t length) {
+    Progress progress("prompt", static_cast<std::uint64_t>(length), ProgressUnit::Items);
+    for (std::int64_t done = 0; done < length;) {
+      if (interrupts_.requested()) return fail(ErrorKind::Cancelled, "interrupted");
+      const std::int64_t count = std::min(options_.chunk, length - done);
+      tokens_.resize(static_cast<std::size_t>(count));
+      for (std::int32_t& token : tokens_) token = random_token();
+      const bool last = done + count == length;
+      const model::Segment segment{&sequence, tokens_, last ? model::LogitsWanted::Last : model::LogitsWanted::None,
+                                   false};
+      LOCKSTEP_TRY(runner_.forward({&segment, 1}));
+      done += count;
+      progress.set(static_cast<std::uint64_t>(done));
+    }
+    return {};
+  }
+
+  Status step(model::Sequence& sequence, std::int64_t width) {
+    if (interrupts_.requested()) return fail(ErrorKind::Cancelled, "interrupted");
+    tokens_.resize(static_cast<std::size_t>(width));
+    for (std::int32_t& token : tokens_) token = random_token();
+    const model::Segment segment{&sequence, tokens_, model::LogitsWanted::All, false};
+    LOCKSTEP_TRY(runner_.forward({&segment, 1}));
+    const std::span<const float> logits = runner_.logits();
+    // What greedy sampling does; the token is drawn at random to vary n-gram rows and experts.
+    greedy_ = std::max_element(logits.begin(), logits.end()) - logits.begin();
+    return {};
+  }
+
+  const Options& options_;
+  LoadedModel loaded_;
+  model::Runner runner_;
+  backend::ReadTest read_;
+  double peak_;
+  backend::Profile& profile_;
+  const InterruptScope& interrupts_;
+  std::optional<model::Sequence> base_;
+  std::int64_t depth_ = -1;
+  std::mt19937_64 random_{1};
+  std::vector<std::int32_t> tokens_;
+  std::ptrdiff_t greedy_ = 0;
+};
+
+std::string table_row(const CaseResult& result, bool prompt) {
+  std::string line = fmt::format("{:<22} {:>9.2f} {:>9.2f} {:>9.2f}", result.name, result.rate.median, result.rate.low,
+                                 result.rate.high);
+  if (result.limit > 0) {
+    line += fmt::format("   {:>7.1f} {} {:>4.0f} % of {:.1f}", result.achieved * 1e-9, prompt ? "G/s " : "GB/s",
+                        100 * result.achieved / result.limit, result.limit * 1e-9);
+  }
+  return line + "\n";
+}
+
+std::string profile_table(const CaseResult& result) {
+  std::string text = fmt::format("\n{}: share of the time by part\n", result.name);
+  const double total = result.profile.total();
+  for (std::size_t part = 0; part < backend::kParts; ++part) {
+    const double share = result.profile.seconds[part] / total;
+    if (share > 0.0005) text += fmt::format("  {:<22} {:>5.1f} %\n", backend::kPartNames[part], 100 * share);
+  }
+  return text;
+}
+
+Json to_json(const CaseResult& result, bool prompt, bool profile) {
+  Json out = {{"name", result.name},
+              {"tokens_per_second", result.rate.median},
+              {"lowest", result.rate.low},
+              {"highest", result.rate.high}};
+  if (result.limit > 0) {
+    out[prompt ? "multiply_adds_per_second" : "bytes_per_second"] = result.achieved;
+    out["measured_limit"] = result.limit;
+  }
+  if (!profile) return out;
+  for (std::size_t part = 0; part < backend::kParts; ++part) {
+    out["seconds"][std::string(backend::kPartNames[part])] = result.profile.seconds[part];
+  }
+  return out;
+}
+
+Status run_bench(Options& options) {
+  const InterruptScope interrupts;
+  backend::Profile profile;
+  if (options.profile) options.engine.profile = &profile;
+  // A process with two pools must not have them spin against each other: the pool of the tests parks when idle.
+  ThreadPool pool(options.engine.threads);
+  const auto load_start = std::chrono::steady_clock::now();
+  LoadedModel loaded = LOCKSTEP_TRY(load_model(options.engine, false));
+  const double load_seconds = seconds(load_start);
+  const std::int64_t most = std::max(options.chunk, *std::max_element(options.widths.begin(), options.widths.end()));
+  model::Runner runner = LOCKSTEP_TRY(model::Runner::create(*loaded.model, most));
+  const kernels::Kernels* kernels = LOCKSTEP_TRY(backend::choose_kernels(options.engine.isa));
+  Bench bench(options, std::move(loaded), std::move(runner), LOCKSTEP_TRY(backend::ReadTest::create(pool, kReadBytes)),
+              backend::integer_peak(*kernels, pool), profile, interrupts);
+  const double bandwidth = std::max({bench.bandwidth(), bench.bandwidth(), bench.bandwidth()});
+
+  Json json = {{"backend", bench.describe()},
+               {"load_seconds", load_seconds},
+               {"read_bytes_per_second", bandwidth},
+               {"integer_peak", bench.peak()},
+               {"cases", Json::array()}};
+  if (!options.json) {
+    LOCKSTEP_TRY(write_stdout(fmt::format(
+        "{}; loaded in {:.2f} s\nread {:.1f} GB/s, integer peak {:.1f} G multiply-adds/s\n\n{:<22} {:>9} {:>9} {:>9}\n",
+        bench.describe(), load_seconds, bandwidth * 1e-9, bench.peak() * 1e-9, "", "median", "lowest", "highest")));
+  }
+  std::string profiles;
+  const auto report = [&](const CaseResult& result, bool prompt) -> Status {
+    json["cases"].push_back(to_json(result, prompt, options.profile));
+    if (options.profile) profiles += profile_table(result);
+    if (options.json) return {};
+    LOCKSTEP_TRY(write_stdout(table_row(result, prompt)));
+    return flush_stdout();
+  };
+  for (const std::int64_t length : options.prompts) {
+    if (length == 0) continue;
+    const CaseResult result = LOCKSTEP_TRY(bench.prompt(length));
+    LOCKSTEP_TRY(report(result, true));
+  }
+  for (const std::int64_t depth : options.depths) {
+    for (const std::int64_t width : options.widths) {
+      const CaseResult result = LOCKSTEP_TRY(bench.decode(depth, width));
+      LOCKSTEP_TRY(report(result, false));
+    }
+  }
+  return write_stdout(options.json ? json.dump(2) + "\n" : profiles);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, CommandContext& context) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("bench", "Measure the speed of prompts and of decoding");
+  add_engine_options(*command, options->engine);
+  command->add_option("model", options->engine.model, "Model directory (same as --model)")
+      ->excludes(command->get_option("--model"));
+  const auto list = [&](const char* name, std::vector<std::int64_t>& values, int least, const char* what) {
+    command->add_option(name, values, what)->delimiter(',')->check(CLI::Range(least, 1 << 24))->capture_default_str();
+  };
+  list("--prompt", options->prompts, 0, "Lengths of prompts, separated by commas; 0 for none");
+  list("--depth", options->depths, 0, "Tokens before decoding starts, separated by commas");
+  list("--width", options->widths, 1, "Tokens a decoding step takes, separated by commas (speculation takes several)");
+  command->add_option("--tokens", options->tokens, "Steps to decode")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--repetitions", options->repetitions, "Runs of each case; the table shows the middle one")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--chunk", options->chunk, "Prompt tokens of one forward pass")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_flag("--profile", options->profile, "Also print where the time went");
+  command->add_flag("--json", options->json, "Print JSON instead of a table");
+  command->footer(
+      "Decoding is compared with the speed of reading memory, measured just before each run; prompts with the integer\n"
+      "multiply-adds that the processor does when nothing else is in the way.\n"
+      "\n"
+      "Examples:\n"
+      "  lockstep bench\n"
+      "  lockstep bench -m ~/models/Flash-Next --prompt 512,2048 --depth 0,16384 --profile");
+  command->callback([options, &context] { context.status = run_bench(*options); });
+}
+
+}  // namespace lockstep::cli
