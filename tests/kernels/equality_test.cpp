@@ -142,9 +142,9 @@ TEST(Equality, ExtremeIntegers) {
 TEST(Equality, DenseProducts) {
   for_seeds(200, [](Random& random) {
     const ElementType type = random.pick(kTypes);
-    const std::int64_t rows = random.between(1, 30);
+    const std::int64_t rows = random.between(1, 70);
     const std::int64_t cols = random.chance(3) ? 32 * random.between(1, 20) : random.between(1, 300);
-    const std::int64_t x_rows = random.between(1, 20);
+    const std::int64_t x_rows = random.between(1, random.chance(3) ? 70 : 20);
     std::vector<std::byte> data = random.elements(rows * cols, type, random.pick(kStyles));
     const std::size_t skip = random.chance(2) ? 1 : 0;
     data.insert(data.begin(), skip, std::byte{0});
@@ -259,8 +259,8 @@ TEST(Equality, ConvolutionAndGates) {
 TEST(Equality, DeltaRule) {
   for_seeds(200, [](Random& random) {
     const Style style = random.pick(kStyles);
-    const std::int64_t key_dim = random.chance(3) ? 128 : random.between(1, 170);
-    const std::int64_t value_dim = random.chance(3) ? 128 : random.between(1, 100);
+    const std::int64_t key_dim = random.chance(2) ? 64 * random.between(1, 2) : random.between(1, 170);
+    const std::int64_t value_dim = random.chance(2) ? 64 * random.between(1, 2) : random.between(1, 100);
     const auto state = random.values(key_dim * value_dim, style);
     const auto key = random.values(key_dim, random.pick(kStyles));
     const auto query = random.values(key_dim, style);

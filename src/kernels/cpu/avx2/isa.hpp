@@ -21,6 +21,7 @@ struct Isa {
   static constexpr int kTileRows = 4;
   static constexpr bool kFusedDot = false;
 
+  static constexpr int kDeltaRegisters = 1;
   static constexpr int kDenseRows = 3, kDenseOutputs = 1, kDenseOutputsOne = 2;
 
   LOCKSTEP_INLINE static Int zero_int() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
@@ -55,6 +56,9 @@ struct Isa {
   LOCKSTEP_INLINE static Float broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   LOCKSTEP_INLINE static Float add(Float a, Float b) {
     return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+  }
+  LOCKSTEP_INLINE static Float sub(Float a, Float b) {
+    return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
   }
   LOCKSTEP_INLINE static Float mul(Float a, Float b) {
     return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};

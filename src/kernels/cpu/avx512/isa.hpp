@@ -17,6 +17,7 @@ struct Isa {
   static constexpr int kTileRows = 8;
   static constexpr bool kFusedDot = true;  ///< dot() is one instruction with a latency of several cycles
 
+  static constexpr int kDeltaRegisters = 4;
   static constexpr int kDenseRows = 6, kDenseOutputs = 2, kDenseOutputsOne = 4;
 
   LOCKSTEP_INLINE static Int zero_int() { return _mm512_setzero_si512(); }
@@ -43,6 +44,7 @@ struct Isa {
   LOCKSTEP_INLINE static Float to_float(Int x) { return _mm512_cvtepi32_ps(x); }
   LOCKSTEP_INLINE static Float broadcast(float x) { return _mm512_set1_ps(x); }
   LOCKSTEP_INLINE static Float add(Float a, Float b) { return _mm512_add_ps(a, b); }
+  LOCKSTEP_INLINE static Float sub(Float a, Float b) { return _mm512_sub_ps(a, b); }
   LOCKSTEP_INLINE static Float mul(Float a, Float b) { return _mm512_mul_ps(a, b); }
   LOCKSTEP_INLINE static Float fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
 

@@ -1,6 +1,7 @@
 // The table for AVX-512 with VNNI: the scalar kernels compiled for it, with the matrix products of this folder.
 #include "kernels/cpu/avx512/isa.hpp"
 #include "kernels/cpu/tables.hpp"
+#include "kernels/cpu/vector/delta_rule.hpp"
 #include "kernels/cpu/vector/dense_linear.hpp"
 #include "kernels/cpu/vector/integer_peak.hpp"
 #include "kernels/cpu/vector/pack_blocks.hpp"
@@ -15,6 +16,11 @@ void dense_rows(const DenseMatrix& m, const float* x, std::int64_t x_rows, std::
   scalar_v4::table().dense_rows(m, x, x_rows, begin, end, out, out_stride);
 }
 
+void delta_step(const DeltaStep& step) {
+  if (vector::delta_shape(step, 16 * Isa::kDeltaRegisters)) return vector::delta_step<Isa>(step);
+  scalar_v4::table().delta_step(step);
+}
+
 }  // namespace
 
 const Kernels& table() {
@@ -25,6 +31,7 @@ const Kernels& table() {
     built.packed_rows = vector::packed_rows<Isa>;
     built.integer_peak = vector::integer_peak<Isa>;
     built.dense_rows = dense_rows;
+    built.delta_step = delta_step;
     return built;
   }();
   return kernels;

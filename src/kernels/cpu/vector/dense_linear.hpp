@@ -63,7 +63,7 @@ void dense_tile(const std::byte* weights, std::int64_t cols, const float* x, flo
   }
 }
 
-/// Output rows [begin, end) in steps of O for all activation rows in steps of T, then what is left one by one.
+/// Output rows [begin, end) in steps of O for T activation rows, then what is left one by one.
 template <class Isa, int O, int T>
 void dense_tiles(const DenseMatrix& m, const float* x, std::int64_t first, std::int64_t begin, std::int64_t end,
                  float* out, std::int64_t out_stride) {
@@ -75,21 +75,114 @@ void dense_tiles(const DenseMatrix& m, const float* x, std::int64_t first, std::
   for (; row < end; ++row) dense_tile<Isa, 1, T>(at(row), m.cols, from, to + row, out_stride);
 }
 
+/// Columns that a slice of many rows takes at a time: its activations stay in the nearest caches.
+inline constexpr std::int64_t kSliceCols = 512;
+/// Output rows of one panel, whose sums rest in memory between slices.
+inline constexpr std::int64_t kPanelRows = 32;
+inline constexpr int kPanelTiles = 3;
+
+/// Adds `cols` columns, a multiple of 32, of O output rows to the sums of T activation rows: x [T][kSliceCols], sums
+/// [O][T][32] with a stride per output row.
+template <class Isa, int O, int T>
+LOCKSTEP_INLINE void dense_slice(const std::byte* weights, std::int64_t weights_stride, const float* x,
+                                 std::int64_t cols, float* sums, std::int64_t sums_stride) {
+  using Float = typename Isa::Float;
+  Float low[O][T];
+  Float high[O][T];
+  for (int o = 0; o < O; ++o) {
+    for (int t = 0; t < T; ++t) {
+      low[o][t] = Isa::load_floats(sums + o * sums_stride + t * 32);
+      high[o][t] = Isa::load_floats(sums + o * sums_stride + t * 32 + 16);
+    }
+  }
+  for (std::int64_t i = 0; i < cols; i += 32) {
+    Float w_low[O];
+    Float w_high[O];
+    for (int o = 0; o < O; ++o) {
+      const std::byte* w = weights + o * weights_stride + 2 * i;
+      w_low[o] = Isa::load_bf16(w);
+      w_high[o] = Isa::load_bf16(w + 32);
+    }
+    for (int t = 0; t < T; ++t) {
+      const Float x_low = Isa::load_floats(x + t * kSliceCols + i);
+      const Float x_high = Isa::load_floats(x + t * kSliceCols + i + 16);
+      for (int o = 0; o < O; ++o) {
+        low[o][t] = Isa::fma(w_low[o], x_low, low[o][t]);
+        high[o][t] = Isa::fma(w_high[o], x_high, high[o][t]);
+      }
+    }
+  }
+  for (int o = 0; o < O; ++o) {
+    for (int t = 0; t < T; ++t) {
+      Isa::store(sums + o * sums_stride + t * 32, low[o][t], 16);
+      Isa::store(sums + o * sums_stride + t * 32 + 16, high[o][t], 16);
+    }
+  }
+}
+
+/// Many activation rows: kPanelTiles tiles of T rows times panels of output rows, slice by slice. cols is a multiple of
+/// 32, begin - end one of O.
+template <class Isa, int O, int T>
+void dense_panel(const DenseMatrix& m, const float* x, std::int64_t first, std::int64_t begin, std::int64_t end,
+                 float* out, std::int64_t out_stride) {
+  constexpr std::int64_t kStride = kPanelTiles * T * 32;
+  alignas(64) float sums[kPanelRows * kStride];
+  // Side by side: rows of a whole matrix may lie a multiple of 4,096 bytes apart, all in the same lines of the cache.
+  alignas(64) float slice[kPanelTiles * T * kSliceCols];
+  for (std::int64_t panel = begin; panel < end; panel += kPanelRows) {
+    const std::int64_t rows = end - panel < kPanelRows ? end - panel : kPanelRows;
+    std::memset(sums, 0, sizeof(float) * static_cast<std::size_t>(rows * kStride));
+    for (std::int64_t from = 0; from < m.cols; from += kSliceCols) {
+      const std::int64_t cols = m.cols - from < kSliceCols ? m.cols - from : kSliceCols;
+      for (std::int64_t t = 0; t < kPanelTiles * T; ++t) {
+        std::memcpy(slice + t * kSliceCols, x + (first + t) * m.cols + from,
+                    sizeof(float) * static_cast<std::size_t>(cols));
+      }
+      for (std::int64_t row = 0; row < rows; row += O) {
+        const std::byte* weights = m.data + 2 * ((panel + row) * m.cols + from);
+        for (std::int64_t tile = 0; tile < kPanelTiles; ++tile) {
+          dense_slice<Isa, O, T>(weights, 2 * m.cols, slice + tile * T * kSliceCols, cols,
+                                 sums + row * kStride + tile * T * 32, kStride);
+        }
+      }
+    }
+    for (std::int64_t t = 0; t < kPanelTiles * T; ++t) {
+      float* to = out + (first + t) * out_stride + panel;
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const float* sum = sums + row * kStride + t * 32;
+        to[row] = Isa::fold16(Isa::add(Isa::load_floats(sum), Isa::load_floats(sum + 16)));
+      }
+    }
+  }
+}
+
 template <class Isa>
 void dense_rows_bf16(const DenseMatrix& m, const float* x, std::int64_t x_rows, std::int64_t begin, std::int64_t end,
                      float* out, std::int64_t out_stride) {
   using Tiles =
       void (*)(const DenseMatrix&, const float*, std::int64_t, std::int64_t, std::int64_t, float*, std::int64_t);
+  constexpr int kRows = Isa::kDenseRows;
+  constexpr int kOutputs = Isa::kDenseOutputs;
   constexpr auto kTiles = []<int... T>(std::integer_sequence<int, T...>) {
-    return std::array<Tiles, sizeof...(T)>{dense_tiles < Isa, T == 0 ? Isa::kDenseOutputsOne : Isa::kDenseOutputs,
-                                           T + 1 > ...};
+    return std::array<Tiles, sizeof...(T)>{dense_tiles < Isa, T == 0 ? Isa::kDenseOutputsOne : kOutputs, T + 1 > ...};
   }
-  (std::make_integer_sequence<int, Isa::kDenseRows>());
-  const std::int64_t tiles = (x_rows + Isa::kDenseRows - 1) / Isa::kDenseRows;
+  (std::make_integer_sequence<int, kRows>());
+  std::int64_t done = 0;
+  if (m.cols % 32 == 0) {
+    const std::int64_t even = begin + (end - begin) / kOutputs * kOutputs;
+    for (; done + kPanelTiles * kRows <= x_rows; done += kPanelTiles * kRows) {
+      dense_panel<Isa, kOutputs, kRows>(m, x, done, begin, even, out, out_stride);
+      for (std::int64_t t = 0; t < kPanelTiles && even < end; ++t) {
+        dense_tiles<Isa, 1, kRows>(m, x, done + t * kRows, even, end, out, out_stride);
+      }
+    }
+  }
+  const std::int64_t left = x_rows - done;
+  const std::int64_t tiles = (left + kRows - 1) / kRows;
   for (std::int64_t i = 0; i < tiles; ++i) {
-    const std::int64_t first = x_rows * i / tiles;
-    const std::int64_t count = x_rows * (i + 1) / tiles - first;
-    kTiles[static_cast<std::size_t>(count - 1)](m, x, first, begin, end, out, out_stride);
+    const std::int64_t first = left * i / tiles;
+    const std::int64_t count = left * (i + 1) / tiles - first;
+    kTiles[static_cast<std::size_t>(count - 1)](m, x, done + first, begin, end, out, out_stride);
   }
 }
 
