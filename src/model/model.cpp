@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/progress.hpp"
 #include "kernels/cpu/kernels.hpp"
 
 namespace lockstep::model {
@@ -36,7 +37,8 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
   model->backend_ = std::move(backend);
   model->state_ = options.state;
   LOCKSTEP_TRY(model->backend_->configure(model->config_, options.state));
-  Result<Weights> weights = upload_weights(artifact.view(), *model->backend_, options.draft);
+  Progress progress("loading", artifact.view().layers.size(), ProgressUnit::Items);
+  Result<Weights> weights = upload_weights(artifact.view(), *model->backend_, options.draft, progress);
   if (!weights) return with_context(std::move(weights).error(), artifact.directory().string());
   model->weights_ = *std::move(weights);
   const auto& layers = model->config_.layers;

@@ -102,8 +102,10 @@ Result<std::int64_t> Runner::begin(std::span<const Segment> segments) {
 
 void Runner::add_row_ids(const Sequence& sequence, std::span<const std::int32_t> tokens, std::size_t first) {
   const artifact::ModelConfig& config = model_->config();
-  std::vector<std::int64_t> window(static_cast<std::size_t>(config.ngram_size));
-  std::vector<std::uint64_t> rows(static_cast<std::size_t>(config.ngram_heads()));
+  std::vector<std::int64_t>& window = window_;
+  std::vector<std::uint64_t>& rows = window_rows_;
+  window.resize(static_cast<std::size_t>(config.ngram_size));
+  rows.resize(static_cast<std::size_t>(config.ngram_heads()));
   const std::vector<std::int32_t>& past = sequence.tokens();
   for (std::size_t t = first; t < tokens.size(); ++t) {
     for (std::size_t back = 0; back < window.size(); ++back) {

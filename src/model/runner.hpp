@@ -82,7 +82,8 @@ class Runner {
   backend::BufferPtr x_, draft_x_, draft_fill_x_, hidden_, u_, y_, inject_, embedded_, picked_, logits_device_;
   std::int64_t logits_rows_ = 0;
   std::vector<std::int32_t> tokens_;
-  std::vector<std::int64_t> row_ids_, wanted_;
+  std::vector<std::int64_t> row_ids_, wanted_, window_;
+  std::vector<std::uint64_t> window_rows_;
   std::vector<backend::DeltaSlot> delta_slots_;
   std::vector<backend::AttentionSlot> attention_slots_;
   std::vector<backend::PleSlot> ple_slots_;

@@ -106,7 +106,8 @@ Result<DraftHead> upload_draft(const artifact::DraftView& view, Backend& backend
 
 }  // namespace
 
-Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft) {
+Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft,
+                               Progress& progress) {
   Weights weights;
   LOCKSTEP_TRY(artifact::check_finite(view.embedding));
   weights.embedding = LOCKSTEP_TRY(backend.upload_rows(view.embedding));
@@ -114,6 +115,7 @@ Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend
   for (const artifact::LayerView& layer : view.layers) {
     if (layer.ple) weights.ngram = layer.ple->hash;
     weights.layers.push_back(LOCKSTEP_TRY(upload_layer(layer, backend)));
+    progress.add(1);
   }
   weights.mixer = LOCKSTEP_TRY(upload_site(view.mixer, backend));
   if (view.draft && draft) weights.draft = LOCKSTEP_TRY(upload_draft(*view.draft, backend));

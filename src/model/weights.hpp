@@ -6,6 +6,7 @@
 
 #include "artifact/model_view.hpp"
 #include "backend/backend.hpp"
+#include "base/progress.hpp"
 
 namespace lockstep::model {
 
@@ -32,8 +33,10 @@ struct Weights {
   artifact::NgramHash ngram;
 };
 
-/// Uploads every piece of the view, without `draft` all but the draft layer. Errors: Limit when the device has too
-/// little memory; Invalid at a scale or bias that is not finite (artifact/finite.hpp).
-Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft);
+/// Uploads every piece of the view and counts the layers in `progress`, without `draft` all but the draft layer.
+/// Errors: Limit when the device has too little memory; Invalid at a scale or bias that is not finite
+/// (artifact/finite.hpp).
+Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft,
+                               Progress& progress);
 
 }  // namespace lockstep::model

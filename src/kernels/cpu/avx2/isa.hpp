@@ -22,6 +22,7 @@ struct Isa {
   static constexpr bool kFusedDot = false;
 
   static constexpr int kDeltaRegisters = 1;
+  static constexpr int kPanelRows = 3;
   static constexpr int kDenseRows = 3, kDenseOutputs = 1, kDenseOutputsOne = 2;
 
   LOCKSTEP_INLINE static Int zero_int() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
@@ -43,13 +44,17 @@ struct Isa {
     return {field_half<Shift, Mask>(word.low), field_half<Shift, Mask>(word.high)};
   }
 
-  /// sum + low half * a[0] + high half * a[1], exact.
-  LOCKSTEP_INLINE static Int dot(Int sum, Int pair, const std::int16_t* a) {
+  /// The pair of activations a[0], a[1] in every lane.
+  LOCKSTEP_INLINE static Int activations(const std::int16_t* a) {
     std::int32_t both;
     std::memcpy(&both, a, 4);
     const __m256i x = _mm256_set1_epi32(both);
-    return {_mm256_add_epi32(sum.low, _mm256_madd_epi16(pair.low, x)),
-            _mm256_add_epi32(sum.high, _mm256_madd_epi16(pair.high, x))};
+    return {x, x};
+  }
+  /// sum + low half of the codes * a[0] + high half * a[1], exact.
+  LOCKSTEP_INLINE static Int dot(Int sum, Int codes, Int a) {
+    return {_mm256_add_epi32(sum.low, _mm256_madd_epi16(codes.low, a.low)),
+            _mm256_add_epi32(sum.high, _mm256_madd_epi16(codes.high, a.high))};
   }
 
   LOCKSTEP_INLINE static Float to_float(Int x) { return {_mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high)}; }
@@ -78,6 +83,7 @@ struct Isa {
   LOCKSTEP_INLINE static Float load_floats(const float* data) {
     return {_mm256_loadu_ps(data), _mm256_loadu_ps(data + 8)};
   }
+  LOCKSTEP_INLINE static Float in_register(Float x) { return x; }
   LOCKSTEP_INLINE static void store(float* out, Float x, int count) {
     if (count == 16) {
       _mm256_storeu_ps(out, x.low);

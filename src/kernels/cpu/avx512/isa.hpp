@@ -18,6 +18,7 @@ struct Isa {
   static constexpr bool kFusedDot = true;  ///< dot() is one instruction with a latency of several cycles
 
   static constexpr int kDeltaRegisters = 4;
+  static constexpr int kPanelRows = 4;
   static constexpr int kDenseRows = 6, kDenseOutputs = 2, kDenseOutputsOne = 4;
 
   LOCKSTEP_INLINE static Int zero_int() { return _mm512_setzero_si512(); }
@@ -34,12 +35,14 @@ struct Isa {
     return _mm512_and_si512(word, _mm512_set1_epi32(static_cast<int>(Mask * 0x10001U)));
   }
 
-  /// sum + low half * a[0] + high half * a[1], exact.
-  LOCKSTEP_INLINE static Int dot(Int sum, Int pair, const std::int16_t* a) {
+  /// The pair of activations a[0], a[1] in every lane.
+  LOCKSTEP_INLINE static Int activations(const std::int16_t* a) {
     std::int32_t both;
     std::memcpy(&both, a, 4);
-    return _mm512_dpwssd_epi32(sum, pair, _mm512_set1_epi32(both));
+    return _mm512_set1_epi32(both);
   }
+  /// sum + low half of the codes * a[0] + high half * a[1], exact.
+  LOCKSTEP_INLINE static Int dot(Int sum, Int codes, Int a) { return _mm512_dpwssd_epi32(sum, codes, a); }
 
   LOCKSTEP_INLINE static Float to_float(Int x) { return _mm512_cvtepi32_ps(x); }
   LOCKSTEP_INLINE static Float broadcast(float x) { return _mm512_set1_ps(x); }
@@ -57,6 +60,11 @@ struct Isa {
     return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
   }
   LOCKSTEP_INLINE static Float load_floats(const float* data) { return _mm512_loadu_ps(data); }
+  /// Keeps the compiler from loading x again for every use, which would make loads the limit.
+  LOCKSTEP_INLINE static Float in_register(Float x) {
+    asm("" : "+v"(x));  // NOLINT(hicpp-no-assembler)
+    return x;
+  }
   LOCKSTEP_INLINE static void store(float* out, Float x, int count) {
     _mm512_mask_storeu_ps(out, static_cast<__mmask16>((1U << count) - 1U), x);
   }

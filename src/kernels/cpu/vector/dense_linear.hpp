@@ -32,8 +32,8 @@ void dense_tile(const std::byte* weights, std::int64_t cols, const float* x, flo
       w_high[o] = Isa::load_bf16(w + 32);
     }
     for (int t = 0; t < T; ++t) {
-      const Float x_low = Isa::load_floats(x + t * cols + i);
-      const Float x_high = Isa::load_floats(x + t * cols + i + 16);
+      const Float x_low = Isa::in_register(Isa::load_floats(x + t * cols + i));
+      const Float x_high = Isa::in_register(Isa::load_floats(x + t * cols + i + 16));
       for (int o = 0; o < O; ++o) {
         low[o][t] = Isa::fma(w_low[o], x_low, low[o][t]);
         high[o][t] = Isa::fma(w_high[o], x_high, high[o][t]);
@@ -79,33 +79,44 @@ void dense_tiles(const DenseMatrix& m, const float* x, std::int64_t first, std::
 inline constexpr std::int64_t kSliceCols = 512;
 /// Output rows of one panel, whose sums rest in memory between slices.
 inline constexpr std::int64_t kPanelRows = 32;
-inline constexpr int kPanelTiles = 3;
+inline constexpr int kPanelTiles = 4;
 
-/// Adds `cols` columns, a multiple of 32, of O output rows to the sums of T activation rows: x [T][kSliceCols], sums
-/// [O][T][32] with a stride per output row.
+/// One slice of O output rows for T activation rows.
+struct DenseSlice {
+  const std::byte* weights;  ///< row o at o * weights_stride bytes
+  std::int64_t weights_stride;
+  const float* x;     ///< [T][kSliceCols]
+  std::int64_t cols;  ///< a multiple of 32
+  float* sums;        ///< [O][T][32], rows sums_stride apart: where the lanes rest between slices
+  std::int64_t sums_stride;
+  bool first, last;  ///< slice of its rows
+  float* out;        ///< of the last slice: out[t * out_stride + o]
+  std::int64_t out_stride;
+};
+
 template <class Isa, int O, int T>
-LOCKSTEP_INLINE void dense_slice(const std::byte* weights, std::int64_t weights_stride, const float* x,
-                                 std::int64_t cols, float* sums, std::int64_t sums_stride) {
+LOCKSTEP_INLINE void dense_slice(const DenseSlice& s) {
   using Float = typename Isa::Float;
   Float low[O][T];
   Float high[O][T];
   for (int o = 0; o < O; ++o) {
     for (int t = 0; t < T; ++t) {
-      low[o][t] = Isa::load_floats(sums + o * sums_stride + t * 32);
-      high[o][t] = Isa::load_floats(sums + o * sums_stride + t * 32 + 16);
+      const float* sum = s.sums + o * s.sums_stride + t * 32;
+      low[o][t] = s.first ? Isa::zero() : Isa::load_floats(sum);
+      high[o][t] = s.first ? Isa::zero() : Isa::load_floats(sum + 16);
     }
   }
-  for (std::int64_t i = 0; i < cols; i += 32) {
+  for (std::int64_t i = 0; i < s.cols; i += 32) {
     Float w_low[O];
     Float w_high[O];
     for (int o = 0; o < O; ++o) {
-      const std::byte* w = weights + o * weights_stride + 2 * i;
+      const std::byte* w = s.weights + o * s.weights_stride + 2 * i;
       w_low[o] = Isa::load_bf16(w);
       w_high[o] = Isa::load_bf16(w + 32);
     }
     for (int t = 0; t < T; ++t) {
-      const Float x_low = Isa::load_floats(x + t * kSliceCols + i);
-      const Float x_high = Isa::load_floats(x + t * kSliceCols + i + 16);
+      const Float x_low = Isa::in_register(Isa::load_floats(s.x + t * kSliceCols + i));
+      const Float x_high = Isa::in_register(Isa::load_floats(s.x + t * kSliceCols + i + 16));
       for (int o = 0; o < O; ++o) {
         low[o][t] = Isa::fma(w_low[o], x_low, low[o][t]);
         high[o][t] = Isa::fma(w_high[o], x_high, high[o][t]);
@@ -114,14 +125,19 @@ LOCKSTEP_INLINE void dense_slice(const std::byte* weights, std::int64_t weights_
   }
   for (int o = 0; o < O; ++o) {
     for (int t = 0; t < T; ++t) {
-      Isa::store(sums + o * sums_stride + t * 32, low[o][t], 16);
-      Isa::store(sums + o * sums_stride + t * 32 + 16, high[o][t], 16);
+      if (s.last) {
+        s.out[t * s.out_stride + o] = Isa::fold16(Isa::add(low[o][t], high[o][t]));
+        continue;
+      }
+      float* sum = s.sums + o * s.sums_stride + t * 32;
+      Isa::store(sum, low[o][t], 16);
+      Isa::store(sum + 16, high[o][t], 16);
     }
   }
 }
 
-/// Many activation rows: kPanelTiles tiles of T rows times panels of output rows, slice by slice. cols is a multiple of
-/// 32, begin - end one of O.
+/// Many activation rows: kPanelTiles tiles of T rows times panels of output rows, slice by slice. m.cols is a multiple
+/// of 32, end - begin one of O.
 template <class Isa, int O, int T>
 void dense_panel(const DenseMatrix& m, const float* x, std::int64_t first, std::int64_t begin, std::int64_t end,
                  float* out, std::int64_t out_stride) {
@@ -130,27 +146,21 @@ void dense_panel(const DenseMatrix& m, const float* x, std::int64_t first, std::
   // Side by side: rows of a whole matrix may lie a multiple of 4,096 bytes apart, all in the same lines of the cache.
   alignas(64) float slice[kPanelTiles * T * kSliceCols];
   for (std::int64_t panel = begin; panel < end; panel += kPanelRows) {
-    const std::int64_t rows = end - panel < kPanelRows ? end - panel : kPanelRows;
-    std::memset(sums, 0, sizeof(float) * static_cast<std::size_t>(rows * kStride));
+    const std::int64_t stop = end - panel < kPanelRows ? end : panel + kPanelRows;
     for (std::int64_t from = 0; from < m.cols; from += kSliceCols) {
       const std::int64_t cols = m.cols - from < kSliceCols ? m.cols - from : kSliceCols;
-      for (std::int64_t t = 0; t < kPanelTiles * T; ++t) {
-        std::memcpy(slice + t * kSliceCols, x + (first + t) * m.cols + from,
-                    sizeof(float) * static_cast<std::size_t>(cols));
-      }
-      for (std::int64_t row = 0; row < rows; row += O) {
-        const std::byte* weights = m.data + 2 * ((panel + row) * m.cols + from);
-        for (std::int64_t tile = 0; tile < kPanelTiles; ++tile) {
-          dense_slice<Isa, O, T>(weights, 2 * m.cols, slice + tile * T * kSliceCols, cols,
-                                 sums + row * kStride + tile * T * 32, kStride);
+      if (panel == begin || m.cols > kSliceCols) {
+        for (std::int64_t t = 0; t < kPanelTiles * T; ++t) {
+          std::memcpy(slice + t * kSliceCols, x + (first + t) * m.cols + from,
+                      sizeof(float) * static_cast<std::size_t>(cols));
         }
       }
-    }
-    for (std::int64_t t = 0; t < kPanelTiles * T; ++t) {
-      float* to = out + (first + t) * out_stride + panel;
-      for (std::int64_t row = 0; row < rows; ++row) {
-        const float* sum = sums + row * kStride + t * 32;
-        to[row] = Isa::fold16(Isa::add(Isa::load_floats(sum), Isa::load_floats(sum + 16)));
+      for (std::int64_t row = panel; row < stop; row += O) {
+        for (std::int64_t tile = 0; tile < kPanelTiles; ++tile) {
+          dense_slice<Isa, O, T>({m.data + 2 * (row * m.cols + from), 2 * m.cols, slice + tile * T * kSliceCols, cols,
+                                  sums + (row - panel) * kStride + tile * T * 32, kStride, from == 0,
+                                  from + cols == m.cols, out + (first + tile * T) * out_stride + row, out_stride});
+        }
       }
     }
   }
@@ -170,10 +180,11 @@ void dense_rows_bf16(const DenseMatrix& m, const float* x, std::int64_t x_rows, 
   std::int64_t done = 0;
   if (m.cols % 32 == 0) {
     const std::int64_t even = begin + (end - begin) / kOutputs * kOutputs;
-    for (; done + kPanelTiles * kRows <= x_rows; done += kPanelTiles * kRows) {
-      dense_panel<Isa, kOutputs, kRows>(m, x, done, begin, even, out, out_stride);
+    constexpr int kPanelT = Isa::kPanelRows;
+    for (; done + kPanelTiles * kPanelT <= x_rows; done += kPanelTiles * kPanelT) {
+      dense_panel<Isa, kOutputs, kPanelT>(m, x, done, begin, even, out, out_stride);
       for (std::int64_t t = 0; t < kPanelTiles && even < end; ++t) {
-        dense_tiles<Isa, 1, kRows>(m, x, done + t * kRows, even, end, out, out_stride);
+        dense_tiles<Isa, 1, kPanelT>(m, x, done + t * kPanelT, even, end, out, out_stride);
       }
     }
   }

@@ -22,7 +22,8 @@ double integer_peak(std::int64_t rounds) {
   Int code = Isa::load(reinterpret_cast<const std::byte*>(codes));
   for (std::int64_t round = 0; round < rounds; ++round) {
     for (int i = 0; i < kUnroll; ++i) {
-      for (Int& chain : sum) chain = Isa::dot(chain, code, pair + 2 * i);
+      const Int a = Isa::activations(pair + 2 * i);
+      for (Int& chain : sum) chain = Isa::dot(chain, code, a);
     }
   }
   for (int i = 1; i < kChains; ++i) sum[0] = Isa::add_int(sum[0], sum[i]);

@@ -43,69 +43,83 @@ struct TileRows {
   std::array<float*, R> out;
 };
 
-/// Sixteen output rows for R activation rows.
-template <class Isa, int Bits, int R>
+/// B neighbouring blocks of sixteen output rows for R activation rows; the last block has `count` rows.
+template <class Isa, int Bits, int R, int B>
 void tile(const PackedMatrix& m, const std::byte* block, const TileRows<R>& rows, int count) {
   using Int = typename Isa::Int;
   using Float = typename Isa::Float;
   // Enough independent sums to hide the latency of the multiply-add.
-  constexpr int kChains = Isa::kFusedDot ? (R <= 2 ? 4 : (R <= 6 ? 2 : 1)) : 1;
+  constexpr int kChains = !Isa::kFusedDot || B * R > 6 ? 1 : (B * R > 2 ? 2 : 4);
   const std::int64_t groups = m.cols / m.group;
   const std::int64_t per_segment = numerics::kSegmentInputs / m.group;
   const int portions = m.group / kPortionInputs;
   const std::int64_t group_bytes = packed_group_bytes(Bits, m.group, m.wide_scales);
-  Float total[R];
-  Float segment[R];
-  for (int r = 0; r < R; ++r) total[r] = segment[r] = Isa::zero();
+  const std::int64_t block_bytes = groups * group_bytes;
+  const std::int64_t scale_bytes = kBlockRows * (m.wide_scales ? 4 : 2);
+  Float total[B][R];
+  Float segment[B][R];
+  for (int b = 0; b < B; ++b) {
+    for (int r = 0; r < R; ++r) total[b][r] = segment[b][r] = Isa::zero();
+  }
   std::int64_t left = per_segment;
   for (std::int64_t g = 0; g < groups; ++g) {
-    Int sum[R][kChains];
-    for (auto& chains : sum) {
-      for (Int& chain : chains) chain = Isa::zero_int();
+    Int sum[B][R][kChains];
+    for (auto& of_block : sum) {
+      for (auto& chains : of_block) {
+        for (Int& chain : chains) chain = Isa::zero_int();
+      }
     }
     for (int portion = 0; portion < portions; ++portion) {
       const std::byte* codes = block + portion * 64 * Bits;
       const std::int64_t first = g * m.group + portion * kPortionInputs;
       if constexpr (R <= 4) Isa::template prefetch<64 * Bits>(codes);
+      const auto step = [&]<int P>(std::integral_constant<int, P> /*pair*/) {
+        Int pair[B];
+        for (int b = 0; b < B; ++b) pair[b] = code_pair<Isa, Bits, P>(codes + b * block_bytes);
+        for (int r = 0; r < R; ++r) {
+          const Int a = Isa::activations(rows.values[static_cast<std::size_t>(r)] + first + 2 * P);
+          for (int b = 0; b < B; ++b) sum[b][r][P % kChains] = Isa::dot(sum[b][r][P % kChains], pair[b], a);
+        }
+      };
       [&]<int... P>(std::integer_sequence<int, P...>) {
-        const auto step = [&](int pair, Int codes_of_pair) {
-          for (int r = 0; r < R; ++r) {
-            Int& chain = sum[r][pair % kChains];
-            chain = Isa::dot(chain, codes_of_pair, rows.values[static_cast<std::size_t>(r)] + first + 2 * pair);
-          }
-        };
-        (step(P, code_pair<Isa, Bits, P>(codes)), ...);
+        (step(std::integral_constant<int, P>()), ...);
       }
       (std::make_integer_sequence<int, 16>());
     }
-    const std::byte* scales = block + 2 * m.group * Bits;
-    const std::int64_t scale_bytes = kBlockRows * (m.wide_scales ? 4 : 2);
-    const Float s = Isa::load_scales(scales, m.wide_scales);
-    const Float b = Isa::load_scales(scales + scale_bytes, m.wide_scales);
-    for (int r = 0; r < R; ++r) {
-      Int dot = sum[r][0];
-      for (int chain = 1; chain < kChains; ++chain) dot = Isa::add_int(dot, sum[r][chain]);
-      const auto row = static_cast<std::size_t>(r);
-      const Float t = Isa::broadcast(rows.steps[row][g]);
-      const Float a = Isa::broadcast(static_cast<float>(rows.sums[row][g]));
-      const Float value = Isa::fma(Isa::mul(s, t), Isa::to_float(dot), Isa::mul(Isa::mul(b, t), a));
-      segment[r] = Isa::add(segment[r], value);
+    const bool ends = --left == 0 || g + 1 == groups;
+    if (ends) left = per_segment;
+    for (int b = 0; b < B; ++b) {
+      const std::byte* scales = block + b * block_bytes + 2 * m.group * Bits;
+      const Float s = Isa::load_scales(scales, m.wide_scales);
+      const Float bias = Isa::load_scales(scales + scale_bytes, m.wide_scales);
+      for (int r = 0; r < R; ++r) {
+        Int dot = sum[b][r][0];
+        for (int chain = 1; chain < kChains; ++chain) dot = Isa::add_int(dot, sum[b][r][chain]);
+        const auto row = static_cast<std::size_t>(r);
+        const Float t = Isa::broadcast(rows.steps[row][g]);
+        const Float a = Isa::broadcast(static_cast<float>(rows.sums[row][g]));
+        const Float value = Isa::fma(Isa::mul(s, t), Isa::to_float(dot), Isa::mul(Isa::mul(bias, t), a));
+        segment[b][r] = Isa::add(segment[b][r], value);
+        if (!ends) continue;
+        total[b][r] = Isa::add(total[b][r], segment[b][r]);
+        segment[b][r] = Isa::zero();
+      }
     }
     block += group_bytes;
-    if (--left != 0 && g + 1 != groups) continue;
-    left = per_segment;
+  }
+  for (int b = 0; b < B; ++b) {
     for (int r = 0; r < R; ++r) {
-      total[r] = Isa::add(total[r], segment[r]);
-      segment[r] = Isa::zero();
+      Isa::store(rows.out[static_cast<std::size_t>(r)] + b * kBlockRows, total[b][r], b + 1 == B ? count : 16);
     }
   }
-  for (int r = 0; r < R; ++r) Isa::store(rows.out[static_cast<std::size_t>(r)], total[r], count);
 }
 
 /// Blocks [begin, end) for R activation rows from row `first` of the product.
 template <class Isa, int Bits, int R>
 void tile_blocks(const PackedMatrix& m, const QuantisedRows& x, std::int64_t first, std::int64_t begin,
                  std::int64_t end, float* out, std::int64_t out_stride) {
+  // Two blocks share the loads of activations where there are many.
+  constexpr int kBlocks = Isa::kFusedDot && R >= 5 ? 2 : 1;
   const std::int64_t groups = m.cols / m.group;
   const std::int64_t block_bytes = groups * packed_group_bytes(Bits, m.group, m.wide_scales);
   TileRows<R> rows;
@@ -116,13 +130,18 @@ void tile_blocks(const PackedMatrix& m, const QuantisedRows& x, std::int64_t fir
     rows.steps[i] = x.steps + row * groups;
     rows.sums[i] = x.sums + row * groups;
   }
-  for (std::int64_t block = begin; block < end; ++block) {
+  std::int64_t block = begin;
+  const auto run = [&]<int B>(std::integral_constant<int, B> /*blocks*/) {
     for (std::int64_t r = 0; r < R; ++r) {
       rows.out[static_cast<std::size_t>(r)] = out + (first + r) * out_stride + block * kBlockRows;
     }
-    const std::int64_t rest = m.rows - block * kBlockRows;
-    tile<Isa, Bits, R>(m, m.data + block * block_bytes, rows, static_cast<int>(rest < kBlockRows ? rest : kBlockRows));
-  }
+    const std::int64_t rest = m.rows - (block + B - 1) * kBlockRows;
+    tile<Isa, Bits, R, B>(m, m.data + block * block_bytes, rows,
+                          static_cast<int>(rest < kBlockRows ? rest : kBlockRows));
+    block += B;
+  };
+  while (block + kBlocks <= end) run(std::integral_constant<int, kBlocks>());
+  while (block < end) run(std::integral_constant<int, 1>());
 }
 
 template <class Isa, int Bits>
