@@ -8,6 +8,7 @@
 
 #include "artifact/model_view.hpp"
 #include "backend/backend.hpp"
+#include "base/progress.hpp"
 
 namespace lockstep::model {
 

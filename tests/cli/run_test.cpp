@@ -121,8 +121,9 @@ TEST(Run, ErrorsNameTheFileByItsPath) {
   }
   copy();
   std::ofstream(scratch / "chat_template.jinja") << "{% if %}";
-  EXPECT_TRUE(run({"-p", "a", "-m", scratch.path().string()})
-                  .err.starts_with("lockstep: " + (scratch / "chat_template.jinja").string() + ": line 1: "));
+  EXPECT_TRUE(
+      run({"-p", "a", "-m", scratch.path().string()})
+          .err.starts_with("lockstep: " + (scratch / "chat_template.jinja").string() + ": chat template: line 1: "));
 }
 
 TEST(Run, TemplateErrorsAreShownSafely) {
