@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -120,6 +121,7 @@ struct AttentionSlot {
 struct PleSlot {
   Run run;
   ConvSlot conv;
+  const std::int64_t* row_ids = nullptr;  ///< [rows, heads] of the run: what e was looked up from; LaneOptions needs it
 };
 
 /// Raw index keys kept per layer: a partial group plus what a rejected verify of up to five rows may need again.
@@ -132,6 +134,34 @@ struct PageLayout {
   std::size_t keys = 0, values = 0, index = 0, bytes = 0;
 };
 [[nodiscard]] PageLayout page_layout(const artifact::ModelConfig& config, StateType type);
+
+/// Optional fast paths inside operations, none of which changes a bit (docs/lanes.md).
+struct LaneOptions {
+  bool pooled_rowsel = false;       ///< attention selects groups from a stream of scores
+  std::uint64_t ple_aux_bytes = 0;  ///< ple_inject() keeps products of n-gram rows in so much memory; 0: off
+};
+inline constexpr std::uint64_t kPleAuxBytes = std::uint64_t{32} << 20;
+
+/// What the paths of LaneOptions did since the backend was made, counted where it happened.
+struct LaneCounters {
+  std::uint64_t rowsel_rows = 0, rowsel_groups = 0;  ///< selections made, groups scored for them
+  std::uint64_t rowsel_kept = 0;                     ///< groups that were candidates for a while
+  std::uint64_t aux_hits = 0, aux_misses = 0;        ///< tokens whose products were kept, or were computed
+  std::uint64_t aux_evictions = 0;
+
+  friend LaneCounters operator+(LaneCounters a, const LaneCounters& b) { return combined(a, b, std::plus<>()); }
+  friend LaneCounters operator-(LaneCounters a, const LaneCounters& b) { return combined(a, b, std::minus<>()); }
+
+ private:
+  template <class Operation>
+  static LaneCounters combined(LaneCounters a, const LaneCounters& b, Operation operation) {
+    for (const auto member : {&LaneCounters::rowsel_rows, &LaneCounters::rowsel_groups, &LaneCounters::rowsel_kept,
+                              &LaneCounters::aux_hits, &LaneCounters::aux_misses, &LaneCounters::aux_evictions}) {
+      a.*member = operation(a.*member, b.*member);
+    }
+    return a;
+  }
+};
 
 class Backend {
  public:
@@ -168,6 +198,10 @@ class Backend {
   virtual Status prepare_positions(std::int64_t positions) = 0;
   /// Makes scratch for up to `rows` rows a call, so that no operation allocates afterwards.
   virtual Status reserve_rows(std::int64_t rows) = 0;
+
+  /// The optional paths that are installed, and what they did.
+  [[nodiscard]] virtual LaneOptions lanes() const { return {}; }
+  [[nodiscard]] virtual LaneCounters lane_counters() const { return {}; }
 
   // Operations. `rows` counts rows of the call; outputs never overlap inputs.
   /// x[t] = the token's embedding in every stream: [rows, streams * hidden].

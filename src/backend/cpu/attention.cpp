@@ -42,7 +42,7 @@ void CpuBackend::attention(const AttentionWeights& weights, const float* u, std:
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   for (const AttentionSlot& slot : slots) {
     store_keys(weights, slot, k, v, index_qk);
-    select_positions(weights, slot, index_qk, selected_.data(), counts_.data());
+    (this->*select_)(weights, slot, index_qk, selected_.data(), counts_.data());
     parallel(slot.run.rows, grain(4 * heads * dim), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
         const std::int64_t row = slot.run.first_row + t;

@@ -91,6 +91,19 @@ Status CpuBackend::configure(const artifact::ModelConfig& config, StateType stat
   element_ = state == StateType::F32 ? kernels::ElementType::F32 : kernels::ElementType::BF16;
   layout_ = page_layout(config, state);
   rotations_.clear();
+  return install_lanes();
+}
+
+/// Resolves the optional paths: operations call what was chosen here.
+Status CpuBackend::install_lanes() {
+  select_ = lanes_.pooled_rowsel ? &CpuBackend::stream_positions : &CpuBackend::select_positions;
+  ple_products_ = &CpuBackend::ple_products;
+  ple_aux_.reset();
+  if (config_.ple_layers.empty()) lanes_.ple_aux_bytes = 0;
+  if (lanes_.ple_aux_bytes == 0) return {};
+  ple_aux_ = LOCKSTEP_TRY(
+      PleAux::create(config_.ngram_heads(), config_.wide_size(), config_.hidden_size, lanes_.ple_aux_bytes));
+  ple_products_ = &CpuBackend::cached_ple_products;
   return {};
 }
 

@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backend/backend.hpp"
 #include "backend/cpu/linear.hpp"
+#include "backend/cpu/ple_aux.hpp"
+#include "backend/cpu/pooled_rowsel.hpp"
 #include "backend/ngram/ngram_store.hpp"
 #include "backend/rotation_table.hpp"
 #include "base/thread_pool.hpp"
@@ -22,6 +25,7 @@ struct CpuOptions {
   std::int64_t min_work = 65536;         ///< multiply-adds that make a share of work worth a thread; tests lower it
   bool unquantised_activations = false;  ///< oracle: keep activations in binary32 in quantised products
   NgramOptions ngram;
+  LaneOptions lanes;
 };
 
 class CpuBackend final : public Backend {
@@ -42,6 +46,8 @@ class CpuBackend final : public Backend {
   Status configure(const artifact::ModelConfig& config, StateType state) override;
   Status prepare_positions(std::int64_t positions) override;
   Status reserve_rows(std::int64_t rows) override;
+  [[nodiscard]] LaneOptions lanes() const override { return lanes_; }
+  [[nodiscard]] LaneCounters lane_counters() const override { return lane_counters_; }
 
   void embed(const Matrix& embedding, std::span<const std::int32_t> tokens, float* x) override;
   Status ngram_request(std::span<const std::int64_t> row_ids) override;
@@ -69,7 +75,8 @@ class CpuBackend final : public Backend {
         pool_(options.threads),
         min_work_(options.min_work),
         unquantised_(options.unquantised_activations),
-        ngram_options_(options.ngram) {}
+        ngram_options_(options.ngram),
+        lanes_(options.lanes) {}
 
   /// Rows of scratch memory that only grow.
   class Scratch {
@@ -117,6 +124,20 @@ class CpuBackend final : public Backend {
                   const float* index_qk);
   void select_positions(const AttentionWeights& weights, const AttentionSlot& slot, const float* index_qk,
                         std::int32_t* positions, std::int64_t* counts);
+  Status install_lanes();
+  // The lane qsa_pooled_rowsel (pooled_rowsel.cpp) in place of select_positions().
+  void stream_positions(const AttentionWeights& weights, const AttentionSlot& slot, const float* index_qk,
+                        std::int32_t* positions, std::int64_t* counts);
+  void index_queries(const AttentionWeights& weights, const AttentionSlot& slot, const float* index_qk,
+                     std::int64_t first_row, float* q);
+  void stream_scores(const kernels::PagedKeys& keys, const AttentionSlot& slot, const float* q, std::int64_t first_row,
+                     std::int64_t group_parts);
+  // The token-only part of ple_inject(): key [rows, wide], normed, and value [rows, hidden] of rows of e.
+  void ple_products(const PleWeights& weights, const float* e, std::span<const PleSlot> slots, std::int64_t rows,
+                    float* key, float* value);
+  // The lane ple_cached_aux (ple_aux.cpp) in place of ple_products().
+  void cached_ple_products(const PleWeights& weights, const float* e, std::span<const PleSlot> slots, std::int64_t rows,
+                           float* key, float* value);
   void attend_rows(std::span<const AttentionSlot> slots, const float* q, const std::int32_t* positions,
                    const std::int64_t* counts, std::int64_t rows, float* out);
   /// The (row, rank) pairs that chose one expert: places [first, first + count) of the order by expert.
@@ -141,6 +162,14 @@ class CpuBackend final : public Backend {
   kernels::ElementType element_ = kernels::ElementType::BF16;
   PageLayout layout_;
   NgramOptions ngram_options_;
+  LaneOptions lanes_;
+  LaneCounters lane_counters_;
+  // Chosen once, by configure().
+  decltype(&CpuBackend::select_positions) select_ = &CpuBackend::select_positions;
+  decltype(&CpuBackend::ple_products) ple_products_ = &CpuBackend::ple_products;
+  std::vector<TopGroups> top_groups_;  ///< of the rows of a run and the parts of their groups
+  std::optional<PleAux> ple_aux_;
+  std::vector<std::int64_t> missing_rows_;  ///< of a step, that ple_aux_ does not have
   std::unique_ptr<NgramStore> ngram_;
   RotationTable rotations_;
   std::array<QuantisedStorage, 3> storage_, expert_storage_;

@@ -49,6 +49,21 @@ Status CpuBackend::ngram_lookup(std::span<const std::int64_t> row_ids, float* e)
   return ngram_->gather(row_ids, e);
 }
 
+void CpuBackend::ple_products(const PleWeights& weights, const float* e, std::span<const PleSlot> /*slots*/,
+                              std::int64_t rows, float* key, float* value) {
+  const std::int64_t wide = config_.wide_size();
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  Activations embedded = activations(e, rows, config_.ple_dim);
+  matmul(*weights.key, embedded, key);
+  matmul(*weights.value, embedded, value);
+  parallel(rows, grain(2 * wide), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      kernels_.rms_norm(key + t * wide, weights.norm_key->floats(), config_.streams, config_.hidden_size, eps,
+                        key + t * wide);
+    }
+  });
+}
+
 void CpuBackend::ple_inject(const PleWeights& weights, const float* e, std::span<const PleSlot> slots,
                             std::int64_t rows, float* x) {
   const std::int64_t wide = config_.wide_size();
@@ -60,15 +75,12 @@ void CpuBackend::ple_inject(const PleWeights& weights, const float* e, std::span
   float* gated = scratch_[2].floats(size);
   float* normed = scratch_[3].floats(size);
   float* conv = scratch_[4].floats(size);
-  Activations embedded = activations(e, rows, config_.ple_dim);
-  matmul(*weights.key, embedded, key);
-  matmul(*weights.value, embedded, value);
+  (this->*ple_products_)(weights, e, slots, rows, key, value);
   parallel(rows, grain(4 * wide), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       const auto norm = [&](const float* from, const BufferPtr& weight, float* to) {
         kernels_.rms_norm(from + t * wide, weight->floats(), config_.streams, hidden, eps, to + t * wide);
       };
-      norm(key, weights.norm_key, key);
       norm(x, weights.norm_query, normed);
       kernels_.ple_gate(key + t * wide, normed + t * wide, value + t * hidden, config_.streams, hidden,
                         gated + t * wide);
