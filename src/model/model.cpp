@@ -39,6 +39,10 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
   Result<Weights> weights = upload_weights(artifact.view(), *model->backend_, options.draft);
   if (!weights) return with_context(std::move(weights).error(), artifact.directory().string());
   model->weights_ = *std::move(weights);
+  if (model->has_draft() && !options.draft_tokens.empty()) {
+    model->weights_.draft->short_head =
+        LOCKSTEP_TRY(upload_short_head(artifact.view().head, options.draft_tokens, *model->backend_));
+  }
   const auto& layers = model->config_.layers;
   model->attention_layers_ = std::count(layers.begin(), layers.end(), artifact::LayerKind::Attention);
   model->linear_layers_ = static_cast<std::int64_t>(layers.size()) - model->attention_layers_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "artifact/artifact.hpp"
 #include "backend/backend.hpp"
@@ -13,6 +14,8 @@ namespace lockstep::model {
 struct ModelOptions {
   backend::StateType state = backend::StateType::BF16;
   bool draft = true;  ///< load the draft layer where the artifact has one
+  /// Tokens that a short draft head proposes from, below the vocabulary size and each once; empty: no short head.
+  std::vector<std::int32_t> draft_tokens;
 };
 
 /// Weights and shared memory pools. Sequences and runners keep references: the model outlives them.
@@ -27,6 +30,7 @@ class Model {
   [[nodiscard]] backend::Backend& backend() const { return *backend_; }
   [[nodiscard]] backend::StateType state_type() const { return state_; }
   [[nodiscard]] bool has_draft() const { return weights_.draft.has_value(); }
+  [[nodiscard]] bool has_short_head() const { return has_draft() && weights_.draft->short_head.has_value(); }
   [[nodiscard]] std::int64_t linear_layers() const { return linear_layers_; }
   [[nodiscard]] std::int64_t attention_layers() const { return attention_layers_; }
   [[nodiscard]] const std::shared_ptr<PagePool>& pages() const { return pages_; }

@@ -185,20 +185,61 @@ Status Runner::reserve_logits(std::size_t rows) {
   return {};
 }
 
+/// The same for the short head.
+Status Runner::reserve_short_logits(std::size_t rows) {
+  const auto known = static_cast<std::int64_t>(short_head_->tokens.size());
+  if (static_cast<std::int64_t>(rows) > short_device_rows_) {
+    short_device_ = LOCKSTEP_TRY(model_->backend().allocate(row_bytes(static_cast<std::int64_t>(rows), known)));
+    short_device_rows_ = static_cast<std::int64_t>(rows);
+  }
+  try {
+    short_logits_.reserve(rows * static_cast<std::size_t>(known));
+  } catch (const std::exception&) {  // bad_alloc, length_error
+    return fail(ErrorKind::Limit, "cannot allocate memory for the draft logits of {} rows", rows);
+  }
+  return {};
+}
+
+/// The wanted rows are gathered in front of the mixer: other rows need neither mixer nor head.
+void Runner::pick(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted) {
+  const auto rows = static_cast<std::int64_t>(wanted.size());
+  const bool consecutive = wanted.back() - wanted.front() + 1 == rows;
+  const float* source = x + wanted.front() * wide_size_;
+  for (std::int64_t i = 0; i < rows; i += consecutive ? rows : 1) {
+    const std::int64_t count = consecutive ? rows : 1;
+    if (!consecutive) source = x + wanted[static_cast<std::size_t>(i)] * wide_size_;
+    model_->backend().hyper_read(mixer, source, count, picked_->floats() + i * model_->config().hidden_size, nullptr);
+  }
+}
+
+/// finish() with the short head: its logits are spread over a row of the whole vocabulary.
+Status Runner::finish_short(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted) {
+  backend::Backend& backend = model_->backend();
+  const std::vector<std::int32_t>& tokens = short_head_->tokens;
+  const auto rows = static_cast<std::int64_t>(wanted.size());
+  const auto vocabulary = static_cast<std::size_t>(model_->config().vocab_size);
+  logits_.assign(wanted.size() * vocabulary, kOutsideVocabulary);
+  if (rows == 0) return backend.status();
+  short_logits_.resize(wanted.size() * tokens.size());
+  pick(mixer, x, wanted);
+  backend.project(*short_head_->head, picked_->floats(), rows, short_device_->floats());
+  backend.read(short_logits_.data(), short_device_->data(), short_logits_.size() * sizeof(float));
+  for (std::size_t row = 0; row < wanted.size(); ++row) {
+    const float* from = short_logits_.data() + row * tokens.size();
+    float* to = logits_.data() + row * vocabulary;
+    for (std::size_t i = 0; i < tokens.size(); ++i) to[tokens[i]] = from[i];
+  }
+  short_head_rows_ += rows;
+  return backend.status();
+}
+
 Status Runner::finish(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted) {
   backend::Backend& backend = model_->backend();
   const artifact::ModelConfig& config = model_->config();
   const auto rows = static_cast<std::int64_t>(wanted.size());
   logits_.resize(static_cast<std::size_t>(rows * config.vocab_size));
   if (rows == 0) return backend.status();
-  // The wanted rows are gathered in front of the mixer: other rows need neither mixer nor head.
-  const bool consecutive = wanted.back() - wanted.front() + 1 == rows;
-  const float* source = x + wanted.front() * wide_size_;
-  for (std::int64_t i = 0; i < rows; i += consecutive ? rows : 1) {
-    const std::int64_t count = consecutive ? rows : 1;
-    if (!consecutive) source = x + wanted[static_cast<std::size_t>(i)] * wide_size_;
-    backend.hyper_read(mixer, source, count, picked_->floats() + i * config.hidden_size, nullptr);
-  }
+  pick(mixer, x, wanted);
   backend.project(*model_->weights().head, picked_->floats(), rows, logits_device_->floats());
   backend.read(logits_.data(), logits_device_->data(), logits_.size() * sizeof(float));
   return backend.status();
@@ -228,7 +269,10 @@ Status Runner::run_step(std::span<const Segment> segments) {
   for (const Segment& segment : segments) {
     const backend::Run run{first, static_cast<std::int64_t>(segment.tokens.size())};
     Sequence& sequence = *segment.sequence;
-    if (sequence.ple_conv_) ple_slots_.push_back({run, sequence.ple_conv_->slot(0, segment.capture)});
+    if (sequence.ple_conv_) {
+      const std::int64_t* ids = row_ids_.data() + first * model_->config().ngram_heads();
+      ple_slots_.push_back({run, sequence.ple_conv_->slot(0, segment.capture), ids});
+    }
     want(segment.logits, first, run.rows, wanted_);
     first += run.rows;
   }
@@ -313,12 +357,13 @@ Status Runner::run_draft(std::span<const DraftSegment> segments) {
     first += count;
   }
   LOCKSTEP_TRY(reserve_logits(wanted_.size()));
+  if (short_head_ != nullptr) LOCKSTEP_TRY(reserve_short_logits(wanted_.size()));
   const std::int64_t rows = LOCKSTEP_TRY(draft_input(segments, x));
   layer(head.layer, rows, x);
   for (const DraftSegment& segment : segments) {
     segment.sequence->draft_->append(static_cast<std::int64_t>(segment.tokens.size()));
   }
-  return finish(head.mixer, x, wanted_);
+  return short_head_ != nullptr ? finish_short(head.mixer, x, wanted_) : finish(head.mixer, x, wanted_);
 }
 
 Status Runner::run_draft_fill(std::span<const DraftSegment> segments) {

@@ -29,6 +29,9 @@ struct DraftSegment {
   LogitsWanted logits = LogitsWanted::Last;
 };
 
+/// The draft logit of tokens that a short head does not know: finite, and so low that their probability is 0.
+inline constexpr float kOutsideVocabulary = -1e30F;
+
 /// Runs steps of up to `max_rows` rows. Holds the activations; not thread safe.
 class Runner {
  public:
@@ -47,6 +50,11 @@ class Runner {
   Status prefetch(const Sequence& sequence, std::span<const std::int32_t> tokens, std::size_t first);
   /// One step of the draft layer; hidden rows may be rows of wide() or draft_wide().
   Status draft(std::span<const DraftSegment> segments);
+  /// From now on draft() projects with the model's short head (Model::has_short_head()); tokens outside its list get
+  /// kOutsideVocabulary.
+  void use_short_head() { short_head_ = &*model_->weights().draft->short_head; }
+  /// Draft rows projected with the short head so far.
+  [[nodiscard]] std::int64_t short_head_rows() const { return short_head_rows_; }
   /// Only appends the rows' keys to the draft layer's cache; logits() and draft_wide() stay as they were.
   Status draft_fill(std::span<const DraftSegment> segments);
 
@@ -72,8 +80,11 @@ class Runner {
   Result<std::int64_t> draft_input(std::span<const DraftSegment> segments, float* x);
   /// Memory for the logits of `rows` rows, taken before a step changes anything.
   Status reserve_logits(std::size_t rows);
-  /// Fails only with the device itself; memory has been reserved.
+  Status reserve_short_logits(std::size_t rows);
+  void pick(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted);
+  /// Fail only with the device itself; memory has been reserved.
   Status finish(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted);
+  Status finish_short(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted);
   Status run_draft(std::span<const DraftSegment> segments);
   Status run_draft_fill(std::span<const DraftSegment> segments);
 
@@ -87,6 +98,10 @@ class Runner {
   std::vector<backend::AttentionSlot> attention_slots_;
   std::vector<backend::PleSlot> ple_slots_;
   std::vector<float> logits_;
+  const ShortHead* short_head_ = nullptr;
+  std::int64_t short_head_rows_ = 0, short_device_rows_ = 0;
+  backend::BufferPtr short_device_;
+  std::vector<float> short_logits_;
 };
 
 }  // namespace lockstep::model

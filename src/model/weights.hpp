@@ -18,10 +18,18 @@ struct LayerWeights {
   backend::MoeWeights moe;
 };
 
+/// Rows of the output projection for some tokens only (the lane frspec).
+struct ShortHead {
+  std::vector<std::int32_t> tokens;  ///< ascending; row i stands for tokens[i]
+  std::vector<std::byte> storage;    ///< what `head` may refer to
+  backend::MatrixPtr head;
+};
+
 struct DraftHead {
   backend::DraftWeights input;
   LayerWeights layer;
   backend::HyperWeights mixer;
+  std::optional<ShortHead> short_head;
 };
 
 struct Weights {
@@ -35,5 +43,10 @@ struct Weights {
 /// Uploads every piece of the view, without `draft` all but the draft layer. Errors: Limit when the device has too
 /// little memory; Invalid at a scale or bias that is not finite (artifact/finite.hpp).
 Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft);
+
+/// Copies the rows of `tokens`, in any order and each once, out of the head. Errors: Invalid for a token that the head
+/// has no row for or that comes twice; Limit.
+Result<ShortHead> upload_short_head(const artifact::MatrixView& head, std::vector<std::int32_t> tokens,
+                                    backend::Backend& backend);
 
 }  // namespace lockstep::model
