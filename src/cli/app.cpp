@@ -37,6 +37,7 @@ constexpr std::array kCommands = std::to_array<AddCommand>({
     add_tokenize,
     add_detokenize,
     add_verify,
+    add_frspec,
     add_completion,
 });
 

@@ -80,7 +80,7 @@ class Conversation {
     // A stopped answer stays in the conversation as far as it went.
     messages_.push_back(
         {{"role", "assistant"}, {"reasoning_content", partial.reasoning}, {"content", partial.content}});
-    if (stats_) print_stats(engine_.stats(), partial, engine_.describe());
+    if (stats_) print_stats(engine_.stats(), partial, engine_.describe(), engine_.lanes());
     return {};
   }
 

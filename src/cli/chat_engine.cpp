@@ -47,6 +47,8 @@ void add_answer_options(CLI::App& command, AnswerOptions& options) {
       ->capture_default_str();
   command.add_option("--disable-optimization", options.disabled, "Switch lanes off: names separated by commas, or all")
       ->allow_extra_args(false);
+  command.add_option("--frspec", options.frspec, "List of draft tokens (default: frspec.json of the model directory)")
+      ->check(not_empty());
   command.add_flag("--no-think", options.no_think, "Ask the template for an answer without reasoning");
   command.add_option("--effort", options.effort, "Reasoning effort, as the template names it (xhigh, medium, low)");
   command.add_flag("--stats", options.stats, "Print token counts, speed and seed to standard error");
@@ -57,6 +59,9 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::create(const EngineOptions& engi
   if (options.depth == 0) lanes.switch_off(decode::LaneId::Mtp, "--depth 0");
   EngineOptions engine_used = engine_options;
   if (lanes.all_disabled() && engine_used.isa.empty()) engine_used.isa = "scalar";
+  engine_used.lanes = lanes.for_backend();
+  engine_used.frspec = options.frspec;
+  engine_used.short_head = lanes.armed(decode::LaneId::Frspec);
   LoadedModel loaded = LOCKSTEP_TRY(load_model(engine_used, lanes.armed(decode::LaneId::Mtp)));
   const std::filesystem::path directory = loaded.artifact->directory();
   text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
@@ -91,9 +96,9 @@ Status ChatEngine::check_options() const {
 
 Status ChatEngine::make_decoder() {
   const model::Model& model = *loaded_.model;
-  if (lanes_.armed(decode::LaneId::Mtp) && !model.has_draft()) {
-    lanes_.decline(decode::LaneId::Mtp, "the model has no draft layer");
-  }
+  lanes_.install(model);
+  driver_ = decode::make_plain_driver();
+  if (lanes_.armed(decode::LaneId::ArPipeline)) driver_ = LOCKSTEP_TRY(decode::make_pipelined_driver());
   if (!lanes_.armed(decode::LaneId::Mtp)) {
     if (options_.accept == "rejection") return fail(ErrorKind::Usage, "--accept rejection needs speculative decoding");
     decoder_ = LOCKSTEP_TRY(decode::make_plain_decoder(model));
@@ -102,18 +107,20 @@ Status ChatEngine::make_decoder() {
   decode::SpeculativeOptions speculative;
   speculative.depth = options_.depth;
   speculative.capture = lanes_.armed(decode::LaneId::GdnCapture);
+  speculative.short_head = lanes_.armed(decode::LaneId::Frspec);
   decoder_ = LOCKSTEP_TRY(decode::make_speculative_decoder(model, speculative));
   return {};
 }
 
 std::string ChatEngine::describe() const {
   std::string text = loaded_.model->backend().describe();
-  for (const decode::LaneInfo& lane : decode::known_lanes()) {
-    text += fmt::format(", {} {}", lane.name, decode::verdict_text(lanes_.verdict(lane.id)));
-  }
   const backend::NgramStore* table = loaded_.model->backend().ngram_store();
   if (table != nullptr) text += ", n-gram table " + backend::ngram_report(*table);
   return text;
+}
+
+std::vector<decode::LaneReport> ChatEngine::lanes() const {
+  return decode::lane_report(lanes_, *loaded_.model, decoder_->stats());
 }
 
 Result<Prompt> ChatEngine::chat_prompt(const OrderedJson& messages) const {
@@ -219,14 +226,16 @@ Result<Answer> ChatEngine::answer(const Prompt& prompt, bool split, const std::f
       if (stop_requested()) decoder_->cancel();
     }));
   }
-  while (decoder_->finish() == decode::Finish::None && !text.stopped()) {
-    if (stop_requested()) decoder_->cancel();
-    const std::span<const decode::Choice> tokens = LOCKSTEP_TRY(decoder_->step());
+  const decode::TokenSink push = [&](std::span<const decode::Choice> tokens) -> Result<bool> {
     for (const decode::Choice& token : tokens) {
       LOCKSTEP_TRY(text.push(token.id));
-      if (text.stopped()) break;
+      if (text.stopped()) return false;
     }
-  }
+    return true;
+  };
+  LOCKSTEP_TRY(driver_->run(*decoder_, push, [&] {
+    if (stop_requested()) decoder_->cancel();
+  }));
   LOCKSTEP_TRY(text.finish());
   partial.finish = text.stopped() ? decode::Finish::Stop : decoder_->finish();
   return partial;
@@ -254,7 +263,8 @@ Status AnswerPrinter::finish() {
   return flush_stdout();
 }
 
-void print_stats(const decode::DecodeStats& stats, const Answer& answer, const std::string& device) {
+void print_stats(const decode::DecodeStats& stats, const Answer& answer, const std::string& device,
+                 const std::vector<decode::LaneReport>& lanes) {
   const auto rate = [](std::int64_t count, double seconds) {
     return seconds > 0 ? static_cast<double>(count) / seconds : 0.0;
   };
@@ -273,6 +283,11 @@ void print_stats(const decode::DecodeStats& stats, const Answer& answer, const s
         fmt::format("{} cycles with fewer drafts: the draft head's logits were not finite\n", stats.draft_failures));
   }
   if (!depths.empty()) write_stderr(fmt::format("{} forward passes, drafts kept by depth {}\n", stats.steps, depths));
+  for (const decode::LaneReport& report : lanes) {
+    const bool armed = report.verdict.state == decode::LaneVerdict::State::Armed;
+    write_stderr(fmt::format("lane {}: {}{}{}\n", report.lane->name, decode::verdict_text(report.verdict),
+                             armed ? "; " : "", armed ? report.run.detail : ""));
+  }
 }
 
 }  // namespace lockstep::cli

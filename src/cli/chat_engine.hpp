@@ -12,6 +12,7 @@
 #include "decode/decoder.hpp"
 #include "decode/generation_config.hpp"
 #include "decode/lanes.hpp"
+#include "decode/lanes/ar_pipeline.hpp"
 #include "text/chat_template.hpp"
 #include "text/tokenizer.hpp"
 
@@ -24,6 +25,7 @@ struct AnswerOptions {
   std::optional<std::uint64_t> seed;  ///< unset: a fresh one
   std::int64_t max_tokens = 0;        ///< 0: as many as the context holds
   std::string draw = "pcg64", accept = "stream", effort, system;
+  std::string frspec;                       ///< list of draft tokens
   std::vector<std::string> stop, disabled;  ///< disabled: lanes to switch off
   std::int64_t depth = 3;                   ///< drafts a cycle; 0 decodes plainly
   bool no_think = false, stats = false;
@@ -61,8 +63,10 @@ class ChatEngine {
                         const AnswerSink& sink, Answer& partial);
 
   [[nodiscard]] const decode::DecodeStats& stats() const { return decoder_->stats(); }
-  /// Device, lane verdicts and the n-gram table, for statistics.
+  /// Device and the n-gram table, for statistics.
   [[nodiscard]] std::string describe() const;
+  /// Verdict of every lane and what ran for the last answer.
+  [[nodiscard]] std::vector<decode::LaneReport> lanes() const;
   [[nodiscard]] const AnswerOptions& options() const { return options_; }
 
  private:
@@ -83,6 +87,7 @@ class ChatEngine {
   AnswerOptions options_;
   decode::GenerationDefaults defaults_;
   std::unique_ptr<decode::Decoder> decoder_;
+  std::unique_ptr<decode::Driver> driver_;
   std::int64_t vocab_ = 0;
 };
 
@@ -98,6 +103,8 @@ class AnswerPrinter {
 };
 
 /// "18 prompt tokens in 0.05 s (360/s), 12 tokens in 0.06 s (200/s), seed 7, cpu ..." on standard error.
-void print_stats(const decode::DecodeStats& stats, const Answer& answer, const std::string& device);
+/// and one line per lane.
+void print_stats(const decode::DecodeStats& stats, const Answer& answer, const std::string& device,
+                 const std::vector<decode::LaneReport>& lanes);
 
 }  // namespace lockstep::cli

@@ -26,6 +26,7 @@ void add_run(CLI::App& app, CommandContext& context);
 void add_chat(CLI::App& app, CommandContext& context);
 void add_logits(CLI::App& app, CommandContext& context);
 void add_verify(CLI::App& app, CommandContext& context);
+void add_frspec(CLI::App& app, CommandContext& context);
 void add_completion(CLI::App& app, CommandContext& context);
 
 }  // namespace lockstep::cli

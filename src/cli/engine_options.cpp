@@ -4,6 +4,7 @@
 
 #include <CLI/App.hpp>
 
+#include "artifact/draft_vocabulary.hpp"
 #include "backend/device.hpp"
 #include "backend/ngram/residency.hpp"
 #include "cli/arguments.hpp"
@@ -51,6 +52,20 @@ void add_engine_options(CLI::App& command, EngineOptions& options) {
       ->type_name("BYTES");
 }
 
+Result<std::vector<std::int32_t>> draft_tokens(const std::string& file, const artifact::Artifact& artifact) {
+  std::filesystem::path path = file;
+  if (path.empty()) {
+    path = artifact.directory() / artifact::kDraftVocabularyFile;
+    if (!std::filesystem::exists(path)) return std::vector<std::int32_t>{};
+  }
+  artifact::DraftVocabulary list = LOCKSTEP_TRY(artifact::read_draft_vocabulary(path));
+  if (list.vocab_size != artifact.config().vocab_size) {
+    return fail(ErrorKind::Invalid, "{}: made for a vocabulary of {}, but the model has {} tokens: make a new list",
+                path.string(), list.vocab_size, artifact.config().vocab_size);
+  }
+  return std::move(list.ids);
+}
+
 Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
   const backend::DeviceChoice device = LOCKSTEP_TRY(backend::parse_device(options.device));
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model));
@@ -58,6 +73,7 @@ Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
   cpu.threads = granted_threads(options.threads);
   cpu.isa = options.isa;
   cpu.unquantised_activations = options.unquantised;
+  cpu.lanes = options.lanes;
   LoadedModel loaded;
   loaded.artifact = std::make_unique<artifact::Artifact>(LOCKSTEP_TRY(artifact::Artifact::open(directory)));
   cpu.ngram = ngram_options(options, *loaded.artifact);
@@ -66,6 +82,8 @@ Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
   model::ModelOptions model_options;
   model_options.state = options.state == "f32" ? backend::StateType::F32 : backend::StateType::BF16;
   model_options.draft = draft;
+  if (draft && options.short_head)
+    model_options.draft_tokens = LOCKSTEP_TRY(draft_tokens(options.frspec, *loaded.artifact));
   loaded.model = LOCKSTEP_TRY(model::Model::load(*loaded.artifact, std::move(backend), model_options));
   return loaded;
 }

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "artifact/artifact.hpp"
 #include "base/result.hpp"
@@ -23,6 +24,9 @@ struct EngineOptions {
   std::string ple = "auto";
   std::uint64_t ple_cache = std::uint64_t{512} << 20;  ///< bytes
   bool unquantised = false;
+  std::string frspec;          ///< list of draft tokens; empty: frspec.json of the model directory, if it has one
+  backend::LaneOptions lanes;  ///< optional paths of the backend (decode/lanes.hpp)
+  bool short_head = false;     ///< load the list of draft tokens, where there is one
 };
 
 /// Adds --model, --device, --threads, --isa, --state, --ple and --ple-cache. `options` must outlive the parse.
@@ -33,6 +37,10 @@ struct LoadedModel {
   std::unique_ptr<artifact::Artifact> artifact;
   std::unique_ptr<model::Model> model;
 };
+
+/// Tokens of the list `file`, or when that is empty of frspec.json in the model directory; none when there is neither.
+/// Errors: those of reading it; Invalid when it was made for another vocabulary size.
+Result<std::vector<std::int32_t>> draft_tokens(const std::string& file, const artifact::Artifact& artifact);
 
 /// Opens and loads; prints the artifact's warnings to standard error. `draft` loads the draft layer too.
 Result<LoadedModel> load_model(const EngineOptions& options, bool draft);

@@ -62,7 +62,7 @@ Status run(const Options& options) {
       [&](std::string_view reasoning, std::string_view content) { return printer.print(reasoning, content); }, partial);
   LOCKSTEP_TRY(printer.finish());
   if (!answer) return tl::unexpected(answer.error());
-  if (options.answer.stats) print_stats(engine->stats(), *answer, engine->describe());
+  if (options.answer.stats) print_stats(engine->stats(), *answer, engine->describe(), engine->lanes());
   return {};
 }
 

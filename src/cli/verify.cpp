@@ -15,6 +15,7 @@
 #include "base/progress.hpp"
 #include "cli/arguments.hpp"
 #include "cli/command.hpp"
+#include "cli/engine_options.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "decode/gates.hpp"
@@ -24,7 +25,8 @@ namespace lockstep::cli {
 namespace {
 
 struct Options {
-  std::string model, receipt, device = "cpu";
+  std::string model, receipt, frspec, device = "cpu";
+  std::vector<std::string> disabled;
   decode::GateOptions gates;
   bool json = false;
 };
@@ -74,6 +76,14 @@ OrderedJson receipt(const artifact::Artifact& artifact, const Options& options, 
                              {"difference", gate.difference},
                              {"seconds", gate.seconds}});
   }
+  json["lanes"] = OrderedJson::array();
+  for (const decode::LaneReport& lane : report.lanes) {
+    json["lanes"].push_back({{"name", lane.lane->name},
+                             {"exactness", decode::exactness_name(lane.lane->exactness)},
+                             {"verdict", decode::verdict_text(lane.verdict)},
+                             {"engaged", lane.run.engaged},
+                             {"ran", lane.run.detail}});
+  }
   return json;
 }
 
@@ -88,6 +98,11 @@ Status print_table(const decode::GateReport& report) {
     text += fmt::format("{:<32} {:>11}  {:>8.1f}  {}\n", gate.name, fmt::format("{} of {}", gate.cases, gate.planned),
                         gate.seconds, verdict);
     if (!gate.difference.empty()) text += fmt::format("    {}\n", gate.difference);
+  }
+  text += fmt::format("\n{:<20} {:>9}  verdict\n", "lane", "engaged");
+  for (const decode::LaneReport& lane : report.lanes) {
+    text += fmt::format("{:<20} {:>9}  {}; {}\n", lane.lane->name, lane.run.engaged, decode::verdict_text(lane.verdict),
+                        lane.run.detail);
   }
   text += fmt::format("reference ids sha256 {}\n", report.digest);
   return write_stdout(text);
@@ -104,6 +119,8 @@ Status verify(const Options& options) {
     const text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
     gates.vocab = std::min<std::int64_t>(gates.vocab, tokenizer.vocabulary_size());
   }
+  gates.lanes = LOCKSTEP_TRY(decode::Lanes::from_user(options.disabled));
+  gates.draft_tokens = LOCKSTEP_TRY(draft_tokens(options.frspec, artifact));
   std::optional<AtomicFile> file;  // opened first: a wrong path is better known before the run
   if (!options.receipt.empty()) file = LOCKSTEP_TRY(AtomicFile::create(options.receipt));
   std::unique_ptr<Progress> bar;
@@ -144,6 +161,10 @@ void add_verify(CLI::App& app, CommandContext& context) {
       ->transform(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
   add_threads_option(*command, options->gates.threads, "every physical core");
+  command->add_option("--disable-optimization", options->disabled, "Leave lanes out: names separated by commas, or all")
+      ->allow_extra_args(false);
+  command->add_option("--frspec", options->frspec, "List of draft tokens (default: frspec.json of the model directory)")
+      ->check(not_empty());
   command->add_option("--receipt", options->receipt, "Also write the JSON receipt to this file")->check(not_empty());
   command->add_flag("--json", options->json, "Print the receipt instead of a table");
   command->footer(

@@ -45,7 +45,11 @@ struct DecodeStats {
   std::int64_t steps = 0;              ///< forward passes after the prompt
   std::int64_t recomputed_tokens = 0;  ///< rows that went through the model a second time; 0 with captured states
   std::array<std::int64_t, kMaxDepth> drafted{}, accepted{};  ///< by depth
-  std::int64_t draft_failures = 0;  ///< cycles with fewer drafts because the draft head's logits were not finite
+  std::int64_t draft_failures = 0;   ///< cycles with fewer drafts because the draft head's logits were not finite
+  std::int64_t captured_steps = 0;   ///< verify steps whose state was captured
+  std::int64_t steps_ahead = 0;      ///< forward passes made by run_ahead()
+  std::int64_t short_head_rows = 0;  ///< drafts proposed by a short head
+  backend::LaneCounters backend;     ///< what the backend's optional paths did since start()
   double prefill_seconds = 0, decode_seconds = 0;
 };
 
@@ -65,6 +69,10 @@ class Decoder {
   /// The next tokens, at least one unless finish() is then set. The span lives until the next call. Errors: Internal
   /// with the token number when logits are not finite; Limit; Io; Cancelled.
   virtual Result<std::span<const Choice>> step() = 0;
+  /// Does now what the next step() would do first whatever becomes of the tokens that are out: in plain decoding, the
+  /// forward pass over the last token, which sequence() then holds. May be left out. Errors: as step(), which then need
+  /// not be called any more.
+  virtual Status run_ahead() = 0;
   [[nodiscard]] virtual Finish finish() const = 0;
   [[nodiscard]] virtual const DecodeStats& stats() const = 0;
   /// The sequence as it stands: the prompt and the emitted tokens, at most without the last. Null when there is none.
@@ -88,13 +96,15 @@ struct SpeculativeOptions {
   std::int64_t depth = 3;  ///< drafts a cycle, 1..kMaxDepth; the verify width is depth + 1
   /// Off: a rejection restores a fork of the sequence and runs the accepted tokens again (the lane gdn_capture).
   bool capture = true;
+  bool short_head = false;  ///< draft with the model's short head (the lane frspec)
   std::int64_t prefill_chunk = kPrefillChunk;
   /// Tests replace drafts: called with the number of the token that the draft stands for and the head's own proposal.
   std::function<TokenId(std::uint64_t number, TokenId proposed)> script;
 };
 
 /// Drafts with the model's own draft head and verifies all drafts in one forward pass. The request's acceptance rule
-/// decides what is kept (decode/acceptance.hpp). Errors: Invalid when the model has no draft layer.
+/// decides what is kept (decode/acceptance.hpp). Errors: Invalid when the model has no draft layer or no short head
+/// where the options ask for one.
 Result<std::unique_ptr<Decoder>> make_speculative_decoder(const model::Model& model, SpeculativeOptions options);
 
 }  // namespace lockstep::decode

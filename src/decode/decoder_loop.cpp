@@ -32,6 +32,9 @@ class LoopDecoder final : public Decoder {
   Status start(const DecodeRequest& request, const PrefillProgress& progress) override {
     LOCKSTEP_TRY(check_request(model_, request));
     cancelled_.store(false);
+    ahead_ = false;
+    lanes_before_ = model_.backend().lane_counters();
+    short_head_rows_before_ = runner_.short_head_rows();
     double seconds = 0;
     Status done;
     {
@@ -43,6 +46,7 @@ class LoopDecoder final : public Decoder {
       return done;
     }
     generation_->stats().prefill_seconds = seconds;
+    count_lanes();
     return done;
   }
 
@@ -56,7 +60,8 @@ class LoopDecoder final : public Decoder {
     {
       const Stopwatch watch(seconds);
       do {
-        done = run_need(*generation_, runner_, chunk_);
+        done = ahead_ ? generation_->ran(runner_, 0, runner_.logits()) : run_need(*generation_, runner_, chunk_);
+        ahead_ = false;
       } while (done && !(generation_->at_rest() && (finish() != Finish::None || !generation_->emitted().empty())));
     }
     if (!done) {
@@ -64,7 +69,28 @@ class LoopDecoder final : public Decoder {
       return tl::unexpected(done.error());
     }
     generation_->stats().decode_seconds += seconds;
+    count_lanes();
     return generation_->emitted();
+  }
+
+  Status run_ahead() override {
+    // At rest only plain decoding needs the rows of a forward pass. To a cancelled request step() says so.
+    if (!generation_ || ahead_ || cancelled() || generation_->in_prompt() || !generation_->at_rest()) return {};
+    if (generation_->need() != Generation::Need::Rows) return {};
+    double seconds = 0;
+    Status done;
+    {
+      const Stopwatch watch(seconds);
+      done = forward_ahead();
+    }
+    if (!done) {
+      generation_.reset();
+      return done;
+    }
+    ahead_ = true;
+    ++generation_->stats().steps_ahead;
+    generation_->stats().decode_seconds += seconds;
+    return {};
   }
 
   [[nodiscard]] Finish finish() const override { return generation_ ? generation_->finish() : Finish::None; }
@@ -74,6 +100,18 @@ class LoopDecoder final : public Decoder {
   }
 
  private:
+  Status forward_ahead() {
+    const model::Segment rows = LOCKSTEP_TRY(generation_->rows(runner_, chunk_));
+    return runner_.forward({&rows, 1});
+  }
+
+  /// Takes over the counters of the layers below.
+  void count_lanes() {
+    DecodeStats& stats = generation_->stats();
+    stats.backend = model_.backend().lane_counters() - lanes_before_;
+    stats.short_head_rows = runner_.short_head_rows() - short_head_rows_before_;
+  }
+
   Status begin(const DecodeRequest& request, const PrefillProgress& progress) {
     std::optional<Checkpoint> prefix;
     if (generation_) {
@@ -101,6 +139,9 @@ class LoopDecoder final : public Decoder {
   MakeGeneration make_;
   std::unique_ptr<Generation> generation_;
   DecodeStats none_;
+  bool ahead_ = false;  ///< the rows that generation_ needs have run, but it has not been told
+  backend::LaneCounters lanes_before_;
+  std::int64_t short_head_rows_before_ = 0;
 };
 
 }  // namespace
@@ -119,8 +160,12 @@ Result<std::unique_ptr<Decoder>> make_speculative_decoder(const model::Model& mo
   if (options.depth < 1 || options.depth > kMaxDepth) {
     return fail(ErrorKind::Usage, "depth {} is outside 1..{}", options.depth, kMaxDepth);
   }
+  if (options.short_head && !model.has_short_head()) {
+    return fail(ErrorKind::Invalid, "the model was loaded without a list of draft tokens");
+  }
   const std::int64_t chunk = options.prefill_chunk;
   model::Runner runner = LOCKSTEP_TRY(model::Runner::create(model, std::max(chunk, kMaxDepth + 1)));
+  if (options.short_head) runner.use_short_head();
   return std::make_unique<LoopDecoder>(
       model, std::move(runner), chunk,
       [&model, options = std::move(options)](DecodeRequest request, std::optional<Checkpoint> prefix) {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/sha256.hpp"
+#include "decode/lanes/ar_pipeline.hpp"
 #include "numerics/pcg64.hpp"
 
 namespace lockstep::decode {
@@ -21,14 +22,20 @@ struct Setup {
   std::int64_t depth = 0;  ///< 0: plain
   bool capture = true;
   backend::DeviceChoice device;
-  bool restore = false;  ///< save, restore and fork the sequence in the middle of the prompt
+  bool restore = false;        ///< save, restore and fork the sequence in the middle of the prompt
+  bool pipelined = false;      ///< ar_pipeline
+  bool warm = false;           ///< decode the request twice on this model and compare the second answer
+  bool short_head = false;     ///< frspec
+  backend::LaneOptions lanes;  ///< ple_cached_aux and qsa_pooled_rowsel
 
   [[nodiscard]] std::string text() const {
     const std::string where = device.cuda ? device.text() : fmt::format("isa {}, {} threads", isa, threads);
-    return fmt::format("{}, state {}, prompt chunks of {}, {}{}", where,
-                       state == backend::StateType::BF16 ? "bf16" : "f32", chunk,
-                       depth == 0 ? std::string("plain") : fmt::format("depth {}", depth),
-                       depth > 0 && !capture ? ", gdn_capture off" : (restore ? ", restored" : ""));
+    return fmt::format(
+        "{}, state {}, prompt chunks of {}, {}{}{}{}{}{}", where, state == backend::StateType::BF16 ? "bf16" : "f32",
+        chunk, depth == 0 ? std::string("plain") : fmt::format("depth {}", depth),
+        depth > 0 && !capture ? ", gdn_capture off" : (restore ? ", restored" : ""), pipelined ? ", ar_pipeline" : "",
+        short_head ? ", frspec" : "", lanes.ple_aux_bytes > 0 ? ", ple_cached_aux" : "",
+        lanes.pooled_rowsel ? ", qsa_pooled_rowsel" : "");
   }
 };
 
@@ -57,6 +64,7 @@ class Prover {
 
   Result<GateReport> run(const GateProgress& progress) {
     make_requests();
+    LOCKSTEP_TRY(install());
     const std::vector<Gate> gates = plan();
     std::int64_t total = 0;
     for (const Gate& gate : gates) total += static_cast<std::int64_t>(gate.cases.size());
@@ -81,7 +89,34 @@ class Prover {
  private:
   Result<GateReport> finish(GateReport& report) {
     report.digest = LOCKSTEP_TRY(digest());
+    const model::Model* used = LOCKSTEP_TRY(model(all_lanes()));
+    report.lanes = lane_report(lanes_, *used, ran_);
     return std::move(report);
+  }
+
+  /// Everything on that the user has not switched off.
+  [[nodiscard]] Setup all_lanes() const {
+    Setup setup;
+    setup.device = options_.device;
+    setup.lanes = options_.lanes.for_backend();
+    return setup;
+  }
+
+  /// The verdicts of the lanes on this model.
+  Status install() {
+    const model::Model* used = LOCKSTEP_TRY(model(all_lanes()));
+    lanes_ = options_.lanes;
+    lanes_.install(*used);
+    // Lanes that need mtp out of the way are tried without it.
+    if (!lanes_.armed(LaneId::ArPipeline) && options_.lanes.armed(LaneId::ArPipeline)) {
+      Lanes plain = options_.lanes;
+      plain.switch_off(LaneId::Mtp, "this gate");
+      plain.install(*used);
+      plain_pipeline_ = plain.armed(LaneId::ArPipeline);
+    } else {
+      plain_pipeline_ = lanes_.armed(LaneId::ArPipeline);
+    }
+    return {};
   }
 
   Status try_case(const Case& test, GateResult& result) {
@@ -130,6 +165,7 @@ class Prover {
     fast.threads = threads;
     fast.chunk = kPrefillChunk;
     fast.device = options_.device;
+    fast.capture = lanes_.armed(LaneId::GdnCapture);
     const auto with = [&](auto change) {
       Setup setup = fast;
       change(setup);
@@ -148,41 +184,81 @@ class Prover {
     gate("prompt chunkings", {with([](Setup& s) { s.chunk = 3; }), with([](Setup& s) { s.chunk = 17; })});
     gate("save, restore and fork", {with([](Setup& s) { s.restore = true; })});
     gate("state type f32", {with([](Setup& s) { s.state = backend::StateType::F32; })});
-    if (artifact_.view().draft) {
+    if (lanes_.armed(LaneId::Mtp)) {
       std::vector<Setup> depths;
       for (std::int64_t depth = 1; depth <= kMaxDepth; ++depth) {
         depths.push_back(with([&](Setup& s) { s.depth = depth; }));
       }
-      gate("speculative decoding", depths);
-      gate("speculative, gdn_capture off", {with([](Setup& s) {
-             s.depth = 3;
-             s.capture = false;
-           })});
+      gate("lane mtp", depths);
+      if (lanes_.armed(LaneId::GdnCapture)) {
+        gate("lane gdn_capture, on and off", {with([](Setup& s) { s.depth = 3; }), with([](Setup& s) {
+                                                s.depth = 3;
+                                                s.capture = false;
+                                              })});
+      }
       gate("speculative, state type f32", {with([](Setup& s) {
              s.depth = 3;
              s.state = backend::StateType::F32;
            })});
     }
+    if (plain_pipeline_) gate("lane ar_pipeline", {with([](Setup& s) { s.pipelined = true; })});
+    if (lanes_.armed(LaneId::PleCachedAux)) {
+      // Fifty entries or so are fewer than a prompt has rows, so that entries make room for others.
+      const std::uint64_t small = 50 * static_cast<std::uint64_t>(artifact_.config().wide_size()) * sizeof(float);
+      const auto kept = [&](std::uint64_t bytes) {
+        return with([bytes](Setup& s) {
+          s.lanes.ple_aux_bytes = bytes;
+          s.warm = true;
+        });
+      };
+      gate("lane ple_cached_aux", {kept(backend::kPleAuxBytes), kept(small)});
+    }
+    if (lanes_.armed(LaneId::QsaPooledRowsel)) {
+      gate("lane qsa_pooled_rowsel", {with([](Setup& s) { s.lanes.pooled_rowsel = true; }), with([](Setup& s) {
+                                        s.lanes.pooled_rowsel = true;
+                                        s.chunk = 5;
+                                      })});
+    }
+    if (lanes_.armed(LaneId::Frspec)) {
+      gate("lane frspec", {with([](Setup& s) {
+             s.depth = 3;
+             s.short_head = true;
+           })});
+    }
+    gate("all armed lanes", {with([&](Setup& s) {
+           s.lanes = lanes_.for_backend();
+           s.depth = lanes_.armed(LaneId::Mtp) ? 3 : 0;
+           s.short_head = lanes_.armed(LaneId::Frspec);
+           s.pipelined = lanes_.armed(LaneId::ArPipeline);
+         })});
     return gates;
   }
 
   Result<model::Model*> model(const Setup& setup) {
-    const std::string key = fmt::format("{} {} {} {}", setup.device.text(), setup.isa, setup.threads,
-                                        setup.state == backend::StateType::BF16 ? 16 : 32);
+    const std::string key = fmt::format("{} {} {} {} {} {}", setup.device.text(), setup.isa, setup.threads,
+                                        setup.state == backend::StateType::BF16 ? 16 : 32, setup.lanes.ple_aux_bytes,
+                                        setup.lanes.pooled_rowsel);
     if (key == loaded_key_) return loaded_.get();
     backend::CpuOptions cpu;
     cpu.isa = setup.isa;
     cpu.threads = setup.threads;
+    cpu.lanes = setup.lanes;
     loaded_.reset();
     std::unique_ptr<backend::Backend> backend = LOCKSTEP_TRY(backend::create_backend(setup.device, cpu));
     model::ModelOptions model_options;
     model_options.state = setup.state;
+    if (options_.lanes.armed(LaneId::Frspec)) model_options.draft_tokens = options_.draft_tokens;
     loaded_ = LOCKSTEP_TRY(model::Model::load(artifact_, std::move(backend), model_options));
     loaded_key_ = key;
     return loaded_.get();
   }
 
   Result<Outcome> decode(const DecodeRequest& request, const Setup& setup) {
+    if (setup.warm) LOCKSTEP_TRY(decode_once(request, setup));
+    return decode_once(request, setup);
+  }
+
+  Result<Outcome> decode_once(const DecodeRequest& request, const Setup& setup) {
     model::Model* used = LOCKSTEP_TRY(model(setup));
     std::unique_ptr<Decoder> decoder;
     if (setup.depth == 0) {
@@ -191,6 +267,7 @@ class Prover {
       SpeculativeOptions speculative;
       speculative.depth = setup.depth;
       speculative.capture = setup.capture;
+      speculative.short_head = setup.short_head;
       speculative.prefill_chunk = setup.chunk;
       decoder = LOCKSTEP_TRY(make_speculative_decoder(*used, speculative));
     }
@@ -198,13 +275,30 @@ class Prover {
     asked.round_trip_state = setup.restore;
     LOCKSTEP_TRY(decoder->start(asked, {}));
     Outcome outcome;
-    while (decoder->finish() == Finish::None) {
-      const std::span<const Choice> tokens = LOCKSTEP_TRY(decoder->step());
+    const std::unique_ptr<Driver> driver =
+        setup.pipelined ? LOCKSTEP_TRY(make_pipelined_driver()) : make_plain_driver();
+    const TokenSink sink = [&](std::span<const Choice> tokens) -> Result<bool> {
       for (const Choice& token : tokens) outcome.ids.push_back(token.id);
-    }
+      return true;
+    };
+    LOCKSTEP_TRY(driver->run(*decoder, sink, [] {}));
+    add_up(decoder->stats());
     outcome.finish = decoder->finish();
     outcome.state = decoder->sequence()->save_parts(false);
     return outcome;
+  }
+
+  /// What ran in all cases together.
+  void add_up(const DecodeStats& stats) {
+    for (std::size_t i = 0; i < ran_.drafted.size(); ++i) {
+      ran_.drafted[i] += stats.drafted[i];
+      ran_.accepted[i] += stats.accepted[i];
+    }
+    ran_.captured_steps += stats.captured_steps;
+    ran_.recomputed_tokens += stats.recomputed_tokens;
+    ran_.steps_ahead += stats.steps_ahead;
+    ran_.short_head_rows += stats.short_head_rows;
+    ran_.backend = ran_.backend + stats.backend;
   }
 
   Result<const Outcome*> reference(std::size_t request, backend::StateType state) {
@@ -257,6 +351,9 @@ class Prover {
   std::map<std::pair<std::size_t, backend::StateType>, Outcome> references_;
   std::unique_ptr<model::Model> loaded_;
   std::string loaded_key_;
+  Lanes lanes_;                  ///< with their verdicts on this model
+  bool plain_pipeline_ = false;  ///< ar_pipeline is armed when mtp is not
+  DecodeStats ran_;
 };
 
 }  // namespace

@@ -1,7 +1,8 @@
 // The gates of `lockstep verify`: the project's equalities, tried on the user's own model and machine.
 //
-// Every gate compares runs with one reference per request: plain decoding with one thread and the prompt fed token by
-// token, on the machine's fastest kernels; the gate of instruction sets tries all others. Compared are the emitted ids,
+// Every gate compares runs with one reference per request: plain decoding with one thread, all lanes off and the prompt
+// fed token by token, on the machine's fastest kernels; the gate of instruction sets tries all others. Each armed lane
+// has a gate of its own, in which it is the only one on. Compared are the emitted ids,
 // the reason of the end, and every part of the final state.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include "backend/device.hpp"
 #include "base/result.hpp"
 #include "decode/decoder.hpp"
+#include "decode/lanes.hpp"
 
 namespace lockstep::decode {
 
@@ -21,9 +23,11 @@ struct GateOptions {
   std::int64_t tokens = 32;  ///< emitted per request
   std::uint64_t seed = 1;    ///< of the random prompts
   std::vector<std::int64_t> prompt_lengths{1, 3, 40, 150};
-  std::size_t threads = 0;       ///< most threads tried; 0: physical cores
-  std::int64_t vocab = 0;        ///< usable vocabulary
-  backend::DeviceChoice device;  ///< what is tried; the reference always runs on the processor
+  std::size_t threads = 0;                 ///< most threads tried; 0: physical cores
+  std::int64_t vocab = 0;                  ///< usable vocabulary
+  backend::DeviceChoice device;            ///< what is tried; the reference always runs on the processor
+  Lanes lanes;                             ///< those that are armed are tried
+  std::vector<std::int32_t> draft_tokens;  ///< of the short draft head; empty: frspec declines
 };
 
 struct GateResult {
@@ -36,7 +40,8 @@ struct GateResult {
 
 struct GateReport {
   std::vector<GateResult> gates;
-  std::string digest;  ///< SHA-256 over the reference's ids of all requests, in order
+  std::vector<LaneReport> lanes;  ///< verdict on this model, and what ran in all cases together
+  std::string digest;             ///< SHA-256 over the reference's ids of all requests, in order
   [[nodiscard]] bool passed() const;
 };
 

@@ -198,6 +198,7 @@ class SpeculativeGeneration final : public Generation {
     unfed_tokens_ = next_tokens_;
     pending_ = next_tokens_.back();
     if (!drafts_.empty() && options_.capture) {
+      ++stats_.captured_steps;
       sequence_->commit(static_cast<std::int64_t>(rows_.size()), static_cast<std::int64_t>(kept));
     } else if (kept < rows_.size()) {
       sequence_ = std::move(before_);
