@@ -97,6 +97,7 @@ class Prover {
   /// Everything on that the user has not switched off.
   [[nodiscard]] Setup all_lanes() const {
     Setup setup;
+    setup.device = options_.device;
     setup.lanes = options_.lanes.for_backend();
     return setup;
   }

@@ -168,22 +168,13 @@ __global__ void __launch_bounds__(kRouteThreads) route_kernel(RouteParams p) {
   float* side_values = side_weights + p.side_cols;
   if (p.side != nullptr) {
     const float* x = p.side_x + static_cast<std::int64_t>(blockIdx.x) * p.side_cols;
-    float sum = 0.0F;
-    for (int first = 0; first < p.side_cols; first += 512) {
-      float weights[16];
-      float values[16];
-#pragma unroll
-      for (int k = 0; k < 16; ++k) {
-        const int i = first + 32 * k + lane;
-        const bool inside = i < p.side_cols;
-        const int at = first + k / 8 * 256 + (p.side_wide ? k % 8 / 4 * 128 + lane * 4 + k % 4 : lane * 8 + k % 8);
-        values[k] = inside ? x[i] : 0.0F;
-        weights[k] = !inside ? 0.0F
-                             : (p.side_wide ? static_cast<const float*>(p.side)[at]
-                                            : bf16_to_float(static_cast<const std::uint16_t*>(p.side)[at]));
-      }
-#pragma unroll
-      for (int k = 0; k < 16; ++k) sum = canon_fma(weights[k], values[k], sum);
+#pragma unroll 10
+    for (int i = thread; i < p.side_cols; i += kRouteThreads) {
+      const int chunk = i / 256 * 256;
+      const int step = i % 256 / 32;
+      side_values[i] = x[i];
+      side_weights[i] = p.side_wide ? static_cast<const float*>(p.side)[chunk + step / 4 * 128 + lane * 4 + step % 4]
+                                    : bf16_to_float(static_cast<const std::uint16_t*>(p.side)[chunk + lane * 8 + step]);
     }
   }
   const float* logits = p.logits + static_cast<std::int64_t>(blockIdx.x) * p.n;
