@@ -33,15 +33,22 @@ __device__ __forceinline__ RowPlace place_row(const Params& p, int row) {
   return {&p.runs[r], *p.runs[r].position + in_run, in_run};
 }
 
-/// Norm and rotation of n values by one warp; `x` is read through `get` and the result stays in `line`.
+/// Norm and rotation of n values by one warp; `x` is read through `get` and the
+/// result stays in `line`.
 template <class Get>
 __device__ __forceinline__ void norm_rope(const AttentionShape& s, Get get, const float* weight, int n,
                                           std::int64_t position, float* line, int lane) {
   float sum = 0.0F;
-  for (int i = lane; i < n; i += 32) {
-    const float x = get(i);
-    line[i] = x;
-    sum = canon_fma(x, x, sum);
+  for (int first = lane; first < n; first += 32 * 8) {
+    float values[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) values[k] = first + 32 * k < n ? get(first + 32 * k) : 0.0F;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      if (first + 32 * k >= n) continue;
+      line[first + 32 * k] = values[k];
+      sum = canon_fma(values[k], values[k], sum);
+    }
   }
   const float mean = fold_lanes(sum) / static_cast<float>(n);
   const float inverse = canon_rsqrt(mean + s.eps);
@@ -62,8 +69,8 @@ __device__ __forceinline__ float rounded(const AttentionShape& s, float x) {
   return s.type == ElementType::F32 ? x : bf16_to_float(float_to_bf16(x));
 }
 
-/// One warp per vector of a row: query heads and index queries (when wanted), key heads, and the pooled index key of a
-/// group that the row completes.
+/// One warp per vector of a row: query heads and index queries (when wanted),
+/// key heads, and the pooled index key of a group that the row completes.
 __global__ void store_kernel(StoreParams p) {
   trigger_next_grid();
   wait_previous_grid();
@@ -113,7 +120,8 @@ __global__ void store_kernel(StoreParams p) {
     return;
   }
   if ((place.position + 1) % s.ratio != 0) return;
-  // Raw keys of this call's rows come from the projection, older ones from the ring.
+  // Raw keys of this call's rows come from the projection, older ones from the
+  // ring.
   const std::int64_t first = place.position + 1 - s.ratio;
   const std::int64_t first_of_run = place.position - place.in_run;
   const auto raw = [&](std::int64_t position, int i) {
@@ -132,7 +140,8 @@ __global__ void store_kernel(StoreParams p) {
   }
 }
 
-/// After store_kernel, which reads the ring: the newest raw keys of every run. Blocks are places of the ring and runs.
+/// After store_kernel, which reads the ring: the newest raw keys of every run.
+/// Blocks are places of the ring and runs.
 __global__ void ring_kernel(StoreParams p) {
   trigger_next_grid();
   wait_previous_grid();
@@ -161,7 +170,8 @@ struct AttendParams {
 constexpr int kGroupsPerWarp = 8;
 constexpr int kHeadsAtOnce = 4;
 
-/// One warp per kGroupsPerWarp groups of a row, kHeadsAtOnce index heads at a time. Blocks in y are rows.
+/// One warp per kGroupsPerWarp groups of a row, kHeadsAtOnce index heads at a
+/// time. Blocks in y are rows.
 __global__ void __launch_bounds__(32 * kWarps) score_kernel(AttendParams p) {
   extern __shared__ float query[];  // [index_heads, rounded up to kHeadsAtOnce][index_dim]
   trigger_next_grid();
@@ -255,8 +265,9 @@ __device__ int block_prefix(int value, int* warp_sums, int& total) {
   return warp_sums[thread / 32] + inclusive - value;
 }
 
-/// The attended positions of a row in ascending order. The budget-th largest score is found digit by digit; of equal
-/// scores the lowest groups are taken. One block per row.
+/// The attended positions of a row in ascending order. The budget-th largest
+/// score is found digit by digit; of equal scores the lowest groups are taken.
+/// One block per row.
 __global__ void __launch_bounds__(kSelectThreads) select_kernel(AttendParams p) {
   trigger_next_grid();
   wait_previous_grid();
@@ -284,9 +295,15 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(AttendParams p) 
       for (int i = thread; i < 256; i += kSelectThreads) histogram[i] = 0;
       __syncthreads();
       const unsigned high = prefix;
-      for (std::int64_t g = thread; g < groups; g += kSelectThreads) {
-        const unsigned key = ordered_bits(scores[g]);
-        if (shift == 24 || key >> (shift + 8) == high) atomicAdd(histogram + (key >> shift & 255U), 1);
+      // Scores resemble each other: equal digits of a warp are counted
+      // together.
+      for (std::int64_t base = 0; base < groups; base += kSelectThreads) {
+        const std::int64_t g = base + thread;
+        const unsigned key = g < groups ? ordered_bits(scores[g]) : 0;
+        const bool counts = g < groups && (shift == 24 || key >> (shift + 8) == high);
+        const unsigned digit = counts ? key >> shift & 255U : 256U;
+        const unsigned same = __match_any_sync(kAllLanes, digit);
+        if (counts && (same & ((1U << (thread % 32)) - 1U)) == 0) atomicAdd(histogram + digit, __popc(same));
       }
       __syncthreads();
       if (thread == 0) {
@@ -298,7 +315,8 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(AttendParams p) 
       }
       __syncthreads();
     }
-    // All groups above the threshold, and the first `wanted` of those equal to it.
+    // All groups above the threshold, and the first `wanted` of those equal to
+    // it.
     const unsigned threshold = prefix;
     const int equal_wanted = wanted;
     int equal_before = 0;
@@ -325,11 +343,13 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(AttendParams p) 
 constexpr int kAttendThreads = 256;
 constexpr int kKeysPerWarp = kBlock / (kAttendThreads / 32);
 
-/// One block of attended positions for up to kHeadsPerPart query heads of one key head. Grid: x blocks, y parts of the
-/// heads, z rows. The partial result is [dim] values, maximum, sum.
+/// One block of attended positions for up to kHeadsPerPart query heads of one
+/// key head. Grid: x blocks, y parts of the heads, z rows. The partial result
+/// is [dim] values, maximum, sum.
 template <bool kStaged>
 __global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) {
-  extern __shared__ float4 storage[];  // queries [kHeadsPerPart, dim]; staged: keys and values [kBlock, dim] in bf16
+  extern __shared__ float4 storage[];  // queries [kHeadsPerPart, dim]; staged:
+                                       // keys and values [kBlock, dim] in bf16
   trigger_next_grid();
   wait_previous_grid();
   auto* query = reinterpret_cast<float*>(storage);
@@ -443,11 +463,14 @@ __global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) 
   }
 }
 
-/// Merges the blocks of one row and head in ascending order, divides and gates. Grid: x heads, y rows.
+constexpr int kMergeAhead = 16;
+
+/// Merges the blocks of one row and head in ascending order, divides and gates.
+/// Grid: x heads, y rows.
 __global__ void __launch_bounds__(kAttendThreads) merge_kernel(AttendParams p) {
   trigger_next_grid();
   wait_previous_grid();
-  extern __shared__ float factors[];  // [blocks] old, [blocks] new; then one sum
+  extern __shared__ float factors[];  // [blocks] old, [blocks] new, [blocks] sums; then the total
   const AttentionShape& s = p.shape;
   const int count = p.scratch.counts[blockIdx.y];
   const int blocks = (count + kBlock - 1) / kBlock;
@@ -457,7 +480,8 @@ __global__ void __launch_bounds__(kAttendThreads) merge_kernel(AttendParams p) {
   const float* partial =
       p.scratch.partial + (static_cast<std::int64_t>(blockIdx.y) * s.heads + head) * s.blocks() * stride;
   float* new_factors = factors + s.blocks();
-  float* total = new_factors + s.blocks();
+  float* sums = new_factors + s.blocks();
+  float* total = sums + s.blocks();
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < 32) {
     // Running maxima are prefix maxima; the factors then need no order.
@@ -479,12 +503,11 @@ __global__ void __launch_bounds__(kAttendThreads) merge_kernel(AttendParams p) {
       }
       carried = __shfl_sync(kAllLanes, top, 31);
     }
+    for (int b = thread; b < blocks; b += 32) sums[b] = partial[b * stride + s.dim + 1];
     __syncwarp();
     if (thread == 0) {
-      float sum = partial[s.dim + 1];
-      for (int b = 1; b < blocks; ++b) {
-        sum = canon_fma(sum, factors[b], partial[b * stride + s.dim + 1] * new_factors[b]);
-      }
+      float sum = sums[0];
+      for (int b = 1; b < blocks; ++b) sum = canon_fma(sum, factors[b], sums[b] * new_factors[b]);
       *total = sum;
     }
   }
@@ -492,7 +515,15 @@ __global__ void __launch_bounds__(kAttendThreads) merge_kernel(AttendParams p) {
   const float sum = *total;
   for (int d = thread; d < s.dim; d += static_cast<int>(blockDim.x)) {
     float out = partial[d];
-    for (int b = 1; b < blocks; ++b) out = canon_fma(out, factors[b], partial[b * stride + d] * new_factors[b]);
+    for (int first = 1; first < blocks; first += kMergeAhead) {
+      float values[kMergeAhead];
+#pragma unroll
+      for (int k = 0; k < kMergeAhead; ++k) values[k] = first + k < blocks ? partial[(first + k) * stride + d] : 0.0F;
+#pragma unroll
+      for (int k = 0; k < kMergeAhead; ++k) {
+        if (first + k < blocks) out = canon_fma(out, factors[first + k], values[k] * new_factors[first + k]);
+      }
+    }
     out = out / sum;
     const float gate = p.q_gate[((row * s.heads + head) * 2 + 1) * s.dim + d];
     p.out[(row * s.heads + head) * s.dim + d] = out * canon_sigmoid(gate);
@@ -527,7 +558,7 @@ void attend_piece(Queue& queue, const AttendParams& p) {
   launch(queue, staged ? attend_kernel<true> : attend_kernel<false>, {static_cast<unsigned>(s.blocks()), parts, rows},
          {kAttendThreads, 1, 1}, static_cast<std::size_t>(line * s.dim), p);
   launch(queue, merge_kernel, {static_cast<unsigned>(s.heads), rows, 1}, {kAttendThreads, 1, 1},
-         static_cast<std::size_t>(2 * s.blocks() + 1) * sizeof(float), p);
+         static_cast<std::size_t>(3 * s.blocks() + 1) * sizeof(float), p);
 }
 
 }  // namespace

@@ -13,29 +13,40 @@ using namespace lockstep::numerics;
 
 constexpr unsigned kAllLanes = 0xffffffffU;
 
-/// The 32 lanes of fold32, one a thread, added pairwise (docs/numerics.md N2). IEEE addition commutes, so the exchange
-/// gives every lane the bits of lane 0.
+/// The 32 lanes of fold32, one a thread, added pairwise (docs/numerics.md N2).
+/// IEEE addition commutes, so the exchange gives every lane the bits of lane 0.
 __device__ __forceinline__ float fold_lanes(float lane) {
 #pragma unroll
   for (int width = 16; width > 0; width /= 2) lane += __shfl_xor_sync(kAllLanes, lane, width);
   return lane;
 }
 
-/// Adds the 32 sums of every lane over the lanes as fold32 does, all at once: afterwards lane i holds the total of
-/// sums[i]. In every round a lane keeps the half of the sums that its bit names, so 31 exchanges do for all 32.
-__device__ __forceinline__ float fold_transposed(float (&sums)[32], int lane) {
+/// Rounds of fold_transposed from `kWidth` down, with kLeft sums left in each lane.
+template <int kWidth, int kLeft>
+__device__ __forceinline__ float fold_rounds(float* sums, int lane) {
+  if constexpr (kWidth == 0) {
+    return sums[0];
+  } else if constexpr (kLeft > 1) {
+    const bool upper = (lane & kWidth) != 0;
 #pragma unroll
-  for (int width = 16; width > 0; width /= 2) {
-    const bool upper = (lane & width) != 0;
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      if (i >= width) continue;
-      const float keep = upper ? sums[i + width] : sums[i];
-      const float give = upper ? sums[i] : sums[i + width];
-      sums[i] = keep + __shfl_xor_sync(kAllLanes, give, width);
+    for (int i = 0; i < kLeft / 2; ++i) {
+      const float keep = upper ? sums[i + kLeft / 2] : sums[i];
+      const float give = upper ? sums[i] : sums[i + kLeft / 2];
+      sums[i] = keep + __shfl_xor_sync(kAllLanes, give, kWidth);
     }
+    return fold_rounds<kWidth / 2, kLeft / 2>(sums, lane);
+  } else {
+    sums[0] += __shfl_xor_sync(kAllLanes, sums[0], kWidth);
+    return fold_rounds<kWidth / 2, 1>(sums, lane);
   }
-  return sums[0];
+}
+
+/// Adds kCount sums (a power of two up to 32) of every lane over the lanes as fold32 does, all at once: afterwards lane
+/// i holds the total of sums[i * kCount / 32]. While there are several, a lane keeps in every round the half that its
+/// bit names, so 31 exchanges do for 32 sums.
+template <int kCount>
+__device__ __forceinline__ float fold_transposed(float (&sums)[kCount], int lane) {
+  return fold_rounds<16, kCount>(sums, lane);
 }
 
 /// fold32 of a[i] * b[i], computed by one warp; every lane gets the result.
@@ -60,15 +71,17 @@ __device__ __forceinline__ void store_element(void* data, ElementType type, std:
   }
 }
 
-/// Lets the next kernel of the queue start its blocks. It still waits for this one's results.
+/// Lets the next kernel of the queue start its blocks. It still waits for this
+/// one's results.
 __device__ __forceinline__ void trigger_next_grid() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-/// Waits for the results of everything before in the queue. Every kernel calls it in every thread that reads or writes
-/// what other kernels touch, so that "before" reaches back over any number of kernels.
+/// Waits for the results of everything before in the queue. Every kernel calls
+/// it in every thread that reads or writes what other kernels touch, so that
+/// "before" reaches back over any number of kernels.
 __device__ __forceinline__ void wait_previous_grid() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

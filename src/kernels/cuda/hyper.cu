@@ -6,9 +6,9 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kStreams = 4;
-constexpr int kDownRows = 4;  ///< of a block of down_kernel
+constexpr int kDownRows = 3;  ///< of a block of down_kernel
 constexpr int kDownThreads = 256;
-constexpr int kQuadsAhead = 12;  ///< of the norm's weights in a thread's registers
+constexpr int kQuadsAhead = 10;  ///< of the norm's weights in a thread's registers
 constexpr int kUpWarps = 8;
 constexpr int kOutputs = 2;  ///< of one warp of up_kernel
 constexpr int kMostUpChunks = 2;
@@ -27,11 +27,11 @@ __device__ __forceinline__ float weight_of(const uint4& eight, int i) {
 }
 
 /// Norm of the wide rows in shared memory, by all warps; then one output row of the down and inject matrices for each
-/// of the first kDownRows warps.
+/// of the first kDownRows warps. Everything that is read is under way before anything is used: through shared memory,
+/// since loads to registers that follow each other closely wait for each other.
 template <int kTokens>
 __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
-  constexpr int kAhead = 16;
-  extern __shared__ float wide[];  // [kTokens, streams * hidden]
+  extern __shared__ float wide[];  // [kTokens, streams * hidden], then [kDownRows][chunks][lane][16 bytes] of weights
   __shared__ float inverses[kTokens][kStreams];
   trigger_next_grid();
   const int thread = static_cast<int>(threadIdx.x);
@@ -41,17 +41,15 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   const int rows = warp < kDownRows ? p.lowrank + (p.inject == nullptr ? 0 : kStreams) : 0;  // of interest to the warp
   const int size = kStreams * p.hidden;
   const int quads = size / 4;
-  const uint4* weights = row < p.lowrank
-                             ? p.down + static_cast<std::int64_t>(row) * p.down_chunks * 32
-                             : p.inject_weights + static_cast<std::int64_t>(row - p.lowrank) * p.down_chunks * 32;
+  auto* weights = reinterpret_cast<uint4*>(wide + kTokens * size) + warp * p.down_chunks * 32 + lane;
   // What is constant comes before the previous kernel has ended.
-  uint4 ahead[kAhead];
   if (row < rows) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (i < p.down_chunks) ahead[i] = __ldcs(weights + i * 32 + lane);
-    }
+    const uint4* from = row < p.lowrank
+                            ? p.down + static_cast<std::int64_t>(row) * p.down_chunks * 32
+                            : p.inject_weights + static_cast<std::int64_t>(row - p.lowrank) * p.down_chunks * 32;
+    for (int i = 0; i < p.down_chunks; ++i) copy_soon(weights + i * 32, from + i * 32 + lane);
   }
+  copies_made();
   float4 norm[kQuadsAhead];
 #pragma unroll
   for (int i = 0; i < kQuadsAhead; ++i) {
@@ -73,8 +71,15 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   for (int item = warp; item < kTokens * kStreams; item += kDownThreads / 32) {
     const float* x = wide + item * p.hidden;
     float sum = 0.0F;
-#pragma unroll 16
-    for (int i = lane; i < p.hidden; i += 32) sum = canon_fma(x[i], x[i], sum);
+    int i = lane;
+    for (; i + 32 * 15 < p.hidden; i += 32 * 16) {
+      float values[16];
+#pragma unroll
+      for (int k = 0; k < 16; ++k) values[k] = x[i + 32 * k];
+#pragma unroll
+      for (int k = 0; k < 16; ++k) sum = canon_fma(values[k], values[k], sum);
+    }
+    for (; i < p.hidden; i += 32) sum = canon_fma(x[i], x[i], sum);
     const float mean = fold_lanes(sum) / static_cast<float>(p.hidden);
     const float inverse = canon_rsqrt(mean + p.eps);
     if (lane == 0) {
@@ -104,20 +109,15 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   float sums[kTokens];
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) sums[t] = 0.0F;
-  for (int chunk0 = 0; chunk0 < p.down_chunks; chunk0 += kAhead) {
+#pragma unroll 2
+  for (int chunk = 0; chunk < p.down_chunks; ++chunk) {
+    const uint4 eight = weights[chunk * 32];
+    const float* x = wide + chunk * 256 + lane;
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (chunk0 + i >= p.down_chunks) continue;
-      const int at = (chunk0 + i) * 256 + lane;
-      const uint4 eight = ahead[i];
-      if (chunk0 + kAhead + i < p.down_chunks) ahead[i] = __ldcs(weights + (chunk0 + kAhead + i) * 32 + lane);
+    for (int j = 0; j < 8; ++j) {
+      const float weight = weight_of(eight, j);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        if (at + 32 * j >= size) continue;
-        const float weight = weight_of(eight, j);
-#pragma unroll
-        for (int t = 0; t < kTokens; ++t) sums[t] = canon_fma(weight, wide[t * size + at + 32 * j], sums[t]);
-      }
+      for (int t = 0; t < kTokens; ++t) sums[t] = canon_fma(weight, x[t * size + 32 * j], sums[t]);
     }
   }
 #pragma unroll
@@ -202,7 +202,9 @@ template <int kTokens>
 void run_site(Queue& queue, const HyperParams& p) {
   const int rows = p.lowrank + (p.inject == nullptr ? 0 : kStreams);
   launch(queue, down_kernel<kTokens>, {blocks_for(rows, kDownRows), 1, 1}, {kDownThreads, 1, 1},
-         static_cast<std::size_t>(kTokens * kStreams * p.hidden) * sizeof(float), p);
+         static_cast<std::size_t>(kTokens * kStreams * p.hidden) * sizeof(float) +
+             static_cast<std::size_t>(kDownRows * p.down_chunks) * 512,
+         p);
   launch(queue, up_kernel<kTokens>, {blocks_for(p.hidden, kUpWarps * kOutputs), 1, 1}, {32 * kUpWarps, 1, 1}, 0, p);
 }
 
@@ -210,11 +212,11 @@ void run_site(Queue& queue, const HyperParams& p) {
 
 bool hyper_site_takes(const HyperShape& shape, const DenseWeights& down, const DenseWeights& up,
                       const DenseWeights* inject) {
-  constexpr std::int64_t kMostShared = 200 * 1024;
+  constexpr std::int64_t kMostShared = 226 * 1024;
   const bool bf16 = !down.wide && !up.wide && (inject == nullptr || !inject->wide);
-  return bf16 && shape.streams == kStreams && shape.hidden % 4 == 0 &&
+  return bf16 && shape.streams == kStreams && kStreams * shape.hidden % 256 == 0 &&
          kStreams * shape.hidden <= 4 * kQuadsAhead * kDownThreads && up.chunks() <= kMostUpChunks &&
-         kHyperRows * kStreams * shape.hidden * 4 <= kMostShared;
+         kHyperRows * kStreams * shape.hidden * 4 + kDownRows * down.chunks() * 512 <= kMostShared;
 }
 
 void hyper_site(Queue& queue, const HyperShape& shape, const float* norm, const DenseWeights& down,

@@ -11,15 +11,18 @@ constexpr int kMaxWarps = 16;
 /// Activation rows of one mma.
 constexpr int kColumns = 8;
 
-/// One matrix, or the chosen ones of a stack, of a launch that computes several products of the same activations.
+/// One matrix, or the chosen ones of a stack, of a launch that computes several
+/// products of the same activations.
 struct AffineJob {
   const uint4* codes;
   const void* pairs;
   float* out;
-  std::int64_t out_stride, matrix_codes, matrix_pairs;  ///< matrix strides in bytes
+  std::int64_t out_stride, matrix_codes,
+      matrix_pairs;  ///< matrix strides in bytes
   const uint4* digits;
   const float2* steps;
-  int rows, tiles, tokens, first_block, run_blocks;  ///< run_blocks: blocks of one matrix
+  int rows, tiles, tokens, first_block,
+      run_blocks;  ///< run_blocks: blocks of one matrix
   const ExpertRun* runs;
   const std::int32_t *run_count, *in_rows, *out_rows;
 };
@@ -31,19 +34,25 @@ struct AffineParams {
   int job_count, chunks, groups, segments, tiles_per_block;
 };
 
-/// D += A * B for 16 rows, 8 columns, 32 inputs: unsigned weights, signed or unsigned digits.
+/// D += A * B for 16 rows, 8 columns, 32 inputs: unsigned weights, signed or
+/// unsigned digits.
 __device__ __forceinline__ void mma_signed(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, "
+      "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 __device__ __forceinline__ void mma_unsigned(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0,%1,%2,%3}, "
+      "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// The codes of inputs 32m..32m+31 of a chunk as the mma's A operand: even inputs of every eight, then odd ones.
+/// The codes of inputs 32m..32m+31 of a chunk as the mma's A operand: even
+/// inputs of every eight, then odd ones.
 template <int kBits>
 __device__ __forceinline__ void unpack(const uint4* chunk, int m, unsigned (&a)[4]) {
   if constexpr (kBits == 4) {
@@ -110,8 +119,8 @@ struct SegmentWeights {
   }
 };
 
-/// Sums of one tile and segment for the eight tokens of a pass: {row g, row g + 8} x {token 2j, token 2j + 1}; with
-/// kSingle only of token 0.
+/// Sums of one tile and segment for the eight tokens of a pass: {row g, row g +
+/// 8} x {token 2j, token 2j + 1}; with kSingle only of token 0.
 template <int kBits, int kGroup, bool kWide, bool kSingle>
 __device__ __forceinline__ void segment_sums(const SegmentWeights<kBits, kGroup, kWide>& w, const AffineParams& p,
                                              int segment, const uint4* digits, bool live, const float2* steps0,
@@ -160,9 +169,10 @@ __device__ __forceinline__ void segment_sums(const SegmentWeights<kBits, kGroup,
   }
 }
 
-/// One warp per segment of 512 inputs of a tile of 16 rows; the segments' sums meet in shared memory.
+/// One warp per segment of 512 inputs of a tile of 16 rows; the segments' sums
+/// meet in shared memory.
 template <int kBits, int kGroup, bool kWide, bool kSingle, int kThreads>
-__global__ void __launch_bounds__(kThreads, kThreads == 160 && kBits == 4 && !kWide ? 4 : 1)
+__global__ void __launch_bounds__(kThreads, kBits != 4 || kWide || kThreads == 512 ? 1 : (kThreads == 160 ? 4 : 2))
     affine_kernel(AffineParams p) {
   extern __shared__ float parts[];  // [tile of the block][segment][16][kColumns]
   trigger_next_grid();
@@ -199,6 +209,21 @@ __global__ void __launch_bounds__(kThreads, kThreads == 160 && kBits == 4 && !kW
     }
   }
   float* part = parts + static_cast<int>(threadIdx.z) * p.segments * 16 * kColumns;
+  const uint4* staged_digits = nullptr;
+  const float2* staged_steps = nullptr;
+  if constexpr (kSingle) {
+    // The one activation row goes through shared memory while the weights are on their way.
+    auto* digits = reinterpret_cast<uint4*>(parts + p.tiles_per_block * p.segments * 16 * kColumns);
+    auto* steps = reinterpret_cast<float2*>(digits + p.chunks * 8);
+    const std::int64_t in = job.in_rows != nullptr ? job.in_rows[first] : first;
+    const int threads = 32 * warps * p.tiles_per_block;
+    const int thread = (static_cast<int>(threadIdx.z) * warps + static_cast<int>(threadIdx.y)) * 32 + lane;
+    for (int i = thread; i < p.chunks * 8; i += threads) digits[i] = job.digits[in * p.chunks * 8 + i];
+    for (int i = thread; i < p.groups; i += threads) steps[i] = job.steps[in * p.groups + i];
+    __syncthreads();
+    staged_digits = digits + quad * 2;
+    staged_steps = steps;
+  }
   for (int base = 0; base < tokens; base += kColumns) {
     const int mine = base + row;  // the activation row whose digits this lane loads
     const bool live = mine < tokens;
@@ -214,7 +239,8 @@ __global__ void __launch_bounds__(kThreads, kThreads == 160 && kBits == 4 && !kW
     for (int segment = static_cast<int>(threadIdx.y); inside && segment < p.segments; segment += warps) {
       if (p.segments > warps && (base > 0 || segment >= warps)) weights.load(p, job, expert, tile, segment, lane);
       float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-      segment_sums<kBits, kGroup, kWide, kSingle>(weights, p, segment, digits, live, steps[0], steps[1], sums);
+      segment_sums<kBits, kGroup, kWide, kSingle>(weights, p, segment, kSingle ? staged_digits : digits, live,
+                                                  kSingle ? staged_steps : steps[0], steps[1], sums);
       float* to = part + segment * 16 * kColumns + row * kColumns + 2 * quad;
       to[0] = sums[0];
       to[8 * kColumns] = sums[2];
@@ -248,9 +274,13 @@ template <int kBits, int kGroup, bool kWide>
 void run_affine(Queue& queue, const AffineParams& p, const AffineLaunch& l) {
   void (*kernel)(AffineParams) = nullptr;
   constexpr bool kSingle = !kWide;  // f32 pairs are rare
-  if (l.block.y * l.block.z * 32 <= 160) {
+  const unsigned threads = l.block.y * l.block.z * 32;
+  if (threads <= 160) {
     kernel =
         l.single ? affine_kernel<kBits, kGroup, kWide, kSingle, 160> : affine_kernel<kBits, kGroup, kWide, false, 160>;
+  } else if (kBits == 4 && !kWide && threads <= 384) {
+    kernel =
+        l.single ? affine_kernel<kBits, kGroup, kWide, kSingle, 384> : affine_kernel<kBits, kGroup, kWide, false, 384>;
   } else {
     kernel =
         l.single ? affine_kernel<kBits, kGroup, kWide, kSingle, 512> : affine_kernel<kBits, kGroup, kWide, false, 512>;
@@ -375,8 +405,9 @@ __global__ void __launch_bounds__(256) dense_kernel(DenseParams p) {
 constexpr int kTileRows = 8;
 constexpr int kTileTokens = 8;
 
-/// Many activation rows: a warp keeps 8 output rows x 8 tokens, so that a weight serves eight products and so does an
-/// activation. Blocks: x covers output rows, y tokens.
+/// Many activation rows: a warp keeps 8 output rows x 8 tokens, so that a
+/// weight serves eight products and so does an activation. Blocks: x covers
+/// output rows, y tokens.
 template <bool kWide>
 __global__ void __launch_bounds__(128) dense_tile_kernel(DenseParams p) {
   trigger_next_grid();
@@ -690,7 +721,8 @@ void launch_affine(Queue& queue, const AffineWeights& kind, std::span<const Affi
   }
   const AffineLaunch l{{static_cast<unsigned>(blocks), 1, 1},
                        {32, static_cast<unsigned>(warps), static_cast<unsigned>(p.tiles_per_block)},
-                       static_cast<std::size_t>(p.tiles_per_block * p.segments * 16 * kColumns) * sizeof(float),
+                       static_cast<std::size_t>(p.tiles_per_block * p.segments * 16 * kColumns) * sizeof(float) +
+                           static_cast<std::size_t>(single ? p.chunks * 128 + p.groups * 8 : 0),
                        single};
   if (kind.bits == 4) {
     if (kind.wide_pairs) {

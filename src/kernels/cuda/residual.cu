@@ -14,7 +14,8 @@ struct NormParams {
 
 constexpr int kNormThreads = 256;
 
-/// One block per group: the values pass through shared memory, the first warp adds them.
+/// One block per group: the values pass through shared memory, the first warp
+/// adds them.
 __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(NormParams p) {
   extern __shared__ float line[];
   __shared__ float inverse;
@@ -135,6 +136,7 @@ struct RouteParams {
 };
 
 constexpr int kRouteThreads = 256;
+constexpr int kRouteKeys = 16;  ///< of a lane in registers
 
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
@@ -151,7 +153,8 @@ __device__ __forceinline__ unsigned ordered_bits(float value) {
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 
-/// One block per row. Values stay in shared memory; the first warp adds, selects and renormalises.
+/// One block per row. Values stay in shared memory; the first warp adds,
+/// selects and renormalises.
 __global__ void __launch_bounds__(kRouteThreads) route_kernel(RouteParams p) {
   trigger_next_grid();
   wait_previous_grid();
@@ -163,14 +166,21 @@ __global__ void __launch_bounds__(kRouteThreads) route_kernel(RouteParams p) {
   if (p.side != nullptr && thread / 32 == kRouteThreads / 32 - 1) {
     const float* x = p.side_x + static_cast<std::int64_t>(blockIdx.x) * p.side_cols;
     float sum = 0.0F;
-#pragma unroll 16
-    for (int i = lane; i < p.side_cols; i += 32) {
-      const int chunk = i / 256 * 256;
-      const int step = i % 256 / 32;
-      const float weight = p.side_wide
-                               ? static_cast<const float*>(p.side)[chunk + step / 4 * 128 + lane * 4 + step % 4]
-                               : bf16_to_float(static_cast<const std::uint16_t*>(p.side)[chunk + lane * 8 + step]);
-      sum = canon_fma(weight, x[i], sum);
+    for (int first = 0; first < p.side_cols; first += 512) {
+      float weights[16];
+      float values[16];
+#pragma unroll
+      for (int k = 0; k < 16; ++k) {
+        const int i = first + 32 * k + lane;
+        const bool inside = i < p.side_cols;
+        const int at = first + k / 8 * 256 + (p.side_wide ? k % 8 / 4 * 128 + lane * 4 + k % 4 : lane * 8 + k % 8);
+        values[k] = inside ? x[i] : 0.0F;
+        weights[k] = !inside ? 0.0F
+                             : (p.side_wide ? static_cast<const float*>(p.side)[at]
+                                            : bf16_to_float(static_cast<const std::uint16_t*>(p.side)[at]));
+      }
+#pragma unroll
+      for (int k = 0; k < 16; ++k) sum = canon_fma(weights[k], values[k], sum);
     }
     const float y = fold_lanes(sum);
     if (lane == 0) p.side_out[blockIdx.x] = y;
@@ -191,37 +201,52 @@ __global__ void __launch_bounds__(kRouteThreads) route_kernel(RouteParams p) {
   float lane_sum = 0.0F;
   for (int i = lane; i < p.n; i += 32) lane_sum += values[i];
   const float sum = fold_lanes(lane_sum);
-  unsigned best = 0;
-  int best_index = p.n;
   for (int i = lane; i < p.n; i += 32) {
     values[i] = values[i] / sum;
     keys[i] = ordered_bits(values[i]);
-    if (keys[i] > best) {
-      best = keys[i];
-      best_index = i;
-    }
   }
+  __syncwarp();
   std::int32_t* chosen = p.chosen + static_cast<std::int64_t>(blockIdx.x) * p.ranks;
   float* weights = p.weights + static_cast<std::int64_t>(blockIdx.x) * p.ranks;
   float total = 0.0F;
-  for (int rank = 0; rank < p.ranks; ++rank) {
-    const unsigned top = __reduce_max_sync(kAllLanes, best);
-    const unsigned candidate = best == top ? static_cast<unsigned>(best_index) : 0xffffffffU;
-    const int winner = static_cast<int>(__reduce_min_sync(kAllLanes, candidate));
-    if (lane == 0) chosen[rank] = winner;
-    total += values[winner % p.n];
-    if (winner % 32 == lane) {
-      keys[winner] = 0;
-      best = 0;
+  if (p.n <= 32 * kRouteKeys) {
+    unsigned mine[kRouteKeys];
+#pragma unroll
+    for (int k = 0; k < kRouteKeys; ++k) mine[k] = 32 * k + lane < p.n ? keys[32 * k + lane] : 0;
+    for (int rank = 0; rank < p.ranks; ++rank) {
+      unsigned best = 0;
+#pragma unroll
+      for (int k = 0; k < kRouteKeys; ++k) best = mine[k] > best ? mine[k] : best;
+      const unsigned top = __reduce_max_sync(kAllLanes, best);
+      unsigned candidate = 0xffffffffU;
+#pragma unroll
+      for (int k = kRouteKeys - 1; k >= 0; --k) {
+        if (mine[k] == top) candidate = static_cast<unsigned>(32 * k + lane);
+      }
+      const unsigned winner = __reduce_min_sync(kAllLanes, candidate);
+#pragma unroll
+      for (int k = 0; k < kRouteKeys; ++k) mine[k] = static_cast<unsigned>(32 * k + lane) == winner ? 0 : mine[k];
+      if (lane == 0) chosen[rank] = static_cast<std::int32_t>(winner);
+      total += values[winner];
+    }
+  } else {
+    for (int rank = 0; rank < p.ranks; ++rank) {
+      unsigned best = 0;
+      unsigned candidate = 0xffffffffU;
       for (int i = lane; i < p.n; i += 32) {
         if (keys[i] > best) {
           best = keys[i];
-          best_index = i;
+          candidate = static_cast<unsigned>(i);
         }
       }
+      const unsigned top = __reduce_max_sync(kAllLanes, best);
+      const unsigned winner = __reduce_min_sync(kAllLanes, best == top ? candidate : 0xffffffffU);
+      if (winner % 32 == static_cast<unsigned>(lane)) keys[winner] = 0;
+      if (lane == 0) chosen[rank] = static_cast<std::int32_t>(winner);
+      total += values[winner];
     }
-    __syncwarp();
   }
+  __syncwarp();
   for (int rank = lane; rank < p.ranks; rank += 32) {
     weights[rank] = values[chosen[rank]] / total;
     if (!p.alone) continue;
@@ -242,8 +267,8 @@ struct SortParams {
 
 constexpr int kSortThreads = 1024;
 
-/// One block: counts per expert, prefix sums, placement. The order inside an expert does not matter: every pair is
-/// computed alone.
+/// One block: counts per expert, prefix sums, placement. The order inside an
+/// expert does not matter: every pair is computed alone.
 __global__ void __launch_bounds__(kSortThreads) sort_kernel(SortParams p) {
   trigger_next_grid();
   wait_previous_grid();
@@ -323,6 +348,7 @@ __global__ void combine_kernel(CombineParams p) {
   const std::int64_t row = item / p.hidden;
   const float* outputs = p.outputs + row * p.ranks * p.hidden + item % p.hidden;
   float y = 0.0F;
+#pragma unroll 10
   for (std::int64_t r = 0; r < p.ranks; ++r) y = canon_fma(p.weights[row * p.ranks + r], outputs[r * p.hidden], y);
   p.y[item] = canon_fma(canon_sigmoid(p.shared_logit[row]), p.shared[item], y);
 }
