@@ -164,6 +164,22 @@ TEST_F(Cuda, AffineProducts) {
   EXPECT_TRUE(cuda->status());
 }
 
+/// One activation row and many output rows.
+TEST_F(Cuda, SingleRowsOfLargeMatrices) {
+  const auto cpu = open_cpu();
+  const auto cuda = next();
+  Source source(7);
+  WeightStore store(8);
+  for (const std::int64_t cols : {64, 128, 512, 576, 640, 2560, 4096}) {
+    for (const std::int64_t rows : {4223, 17000, 40000}) {
+      if (rows * cols > 50'000'000) continue;
+      compare_product(*cpu, *cuda, store.affine(rows, cols, 4, 1, 64), 1, source,
+                      fmt::format("[{}, {}], one row", rows, cols));
+    }
+  }
+  EXPECT_TRUE(cuda->status());
+}
+
 TEST_F(Cuda, DenseProducts) {
   const auto cpu = open_cpu();
   const auto cuda = next();
@@ -439,6 +455,36 @@ TEST_F(Cuda, DimensionsOf32And64) {
     c.indexer_budget = 8;
     Pair pair(static_cast<unsigned>(20 + dim), next(), StateType::BF16, c);
     compare_operations(pair, static_cast<unsigned>(dim), StateType::BF16, 150);
+  }
+}
+
+/// A mixture of experts like the published one, with every matrix in groups of 64.
+TEST_F(Cuda, SingleRowsOfExperts) {
+  artifact::ModelConfig c = wide_config();
+  Pair pair(30, next(), StateType::BF16, c);
+  std::list<WeightStore> kept;  // the CPU reads the weights where they are
+  for (Rig* rig : {&pair.cpu, &pair.device}) {
+    WeightStore& same = kept.emplace_back(32);
+    const auto matrix = [&](std::int64_t rows, std::int64_t cols, std::int64_t count) {
+      return same.affine(rows, cols, 4, count, 64);
+    };
+    const std::array views{
+        matrix(c.expert_dim, c.hidden_size, c.experts), matrix(c.expert_dim, c.hidden_size, c.experts),
+        matrix(c.hidden_size, c.expert_dim, c.experts), matrix(c.shared_expert_dim, c.hidden_size, 1),
+        matrix(c.shared_expert_dim, c.hidden_size, 1),  matrix(c.hidden_size, c.shared_expert_dim, 1)};
+    rig->moe.gate = rig->backend->upload(views[0]).value();
+    rig->moe.up = rig->backend->upload(views[1]).value();
+    rig->moe.down = rig->backend->upload(views[2]).value();
+    rig->moe.shared_gate = rig->backend->upload(views[3]).value();
+    rig->moe.shared_up = rig->backend->upload(views[4]).value();
+    rig->moe.shared_down = rig->backend->upload(views[5]).value();
+  }
+  Side cpu(pair.cpu, 1, 1, StateType::BF16);
+  Side cuda(pair.device, 1, 1, StateType::BF16);
+  Source source(33);
+  for (const std::int64_t rows : {1, 1, 1, 2, 7}) {
+    const auto u = source.values(rows * c.hidden_size);
+    expect_same(fmt::format("experts, {} rows", rows), cpu.experts(u, rows), cuda.experts(u, rows));
   }
 }
 

@@ -334,7 +334,7 @@ struct DenseChunk {
   }
 };
 
-/// One warp per output row; lane j is lane j of fold32.
+/// One warp per output row; lane j is lane j of fold32. Blocks in z share the activation rows.
 template <bool kWide, int kTokens>
 __global__ void __launch_bounds__(256) dense_kernel(DenseParams p) {
   constexpr int kAhead = kWide ? 4 : 8;
@@ -355,7 +355,8 @@ __global__ void __launch_bounds__(256) dense_kernel(DenseParams p) {
   if (row >= p.rows) return;
   const char* weights = static_cast<const char*>(p.data) + expert * p.matrix_bytes +
                         static_cast<std::int64_t>(row) * p.chunks * (kWide ? 1024 : 512);
-  for (int base = 0; base < tokens; base += kTokens) {
+  for (int base = static_cast<int>(blockIdx.z) * kTokens; base < tokens;
+       base += kTokens * static_cast<int>(gridDim.z)) {
     const float* x[kTokens];
     float sums[kTokens];
 #pragma unroll
@@ -769,9 +770,9 @@ void dense_product(Queue& queue, const DenseWeights& weights, const float* x, st
     grid_y = static_cast<unsigned>(selection->most_runs);
   }
   const int warps = p.rows >= 4096 ? 8 : (p.rows >= 1024 ? 4 : 2);
-  const Extent grid{blocks_for(p.rows, warps), grid_y, 1};
+  const Extent grid{blocks_for(p.rows, warps), grid_y, selection == nullptr ? blocks_for(x_rows, 4) : 1};
   const Extent block{32, static_cast<unsigned>(warps), 1};
-  if (selection == nullptr && x_rows >= kTileTokens) {
+  if (selection == nullptr && x_rows >= kTileTokens && p.rows >= 4 * kTileRows) {
     const Extent tiles{blocks_for(p.rows, 4 * kTileRows), blocks_for(x_rows, kTileTokens), 1};
     launch(queue, weights.wide ? dense_tile_kernel<true> : dense_tile_kernel<false>, tiles, {32, 4, 1}, 0, p);
     return;

@@ -158,32 +158,24 @@ __device__ __forceinline__ unsigned ordered_bits(float value) {
 __global__ void __launch_bounds__(kRouteThreads) route_kernel(RouteParams p) {
   trigger_next_grid();
   wait_previous_grid();
-  extern __shared__ float values[];  // [n] probabilities, then [n] keys
+  extern __shared__ float values[];  // [n] probabilities, [n] keys, then the side product's [cols] weights and values
   __shared__ float maxima[kRouteThreads / 32];
   auto* keys = reinterpret_cast<unsigned*>(values + p.n);
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
-  if (p.side != nullptr && thread / 32 == kRouteThreads / 32 - 1) {
+  // The side product's operands pass through shared memory: its one warp would wait for memory again and again.
+  auto* side_weights = reinterpret_cast<float*>(keys + p.n);
+  float* side_values = side_weights + p.side_cols;
+  if (p.side != nullptr) {
     const float* x = p.side_x + static_cast<std::int64_t>(blockIdx.x) * p.side_cols;
-    float sum = 0.0F;
-    for (int first = 0; first < p.side_cols; first += 512) {
-      float weights[16];
-      float values[16];
-#pragma unroll
-      for (int k = 0; k < 16; ++k) {
-        const int i = first + 32 * k + lane;
-        const bool inside = i < p.side_cols;
-        const int at = first + k / 8 * 256 + (p.side_wide ? k % 8 / 4 * 128 + lane * 4 + k % 4 : lane * 8 + k % 8);
-        values[k] = inside ? x[i] : 0.0F;
-        weights[k] = !inside ? 0.0F
-                             : (p.side_wide ? static_cast<const float*>(p.side)[at]
-                                            : bf16_to_float(static_cast<const std::uint16_t*>(p.side)[at]));
-      }
-#pragma unroll
-      for (int k = 0; k < 16; ++k) sum = canon_fma(weights[k], values[k], sum);
+#pragma unroll 10
+    for (int i = thread; i < p.side_cols; i += kRouteThreads) {
+      const int chunk = i / 256 * 256;
+      const int step = i % 256 / 32;
+      side_values[i] = x[i];
+      side_weights[i] = p.side_wide ? static_cast<const float*>(p.side)[chunk + step / 4 * 128 + lane * 4 + step % 4]
+                                    : bf16_to_float(static_cast<const std::uint16_t*>(p.side)[chunk + lane * 8 + step]);
     }
-    const float y = fold_lanes(sum);
-    if (lane == 0) p.side_out[blockIdx.x] = y;
   }
   const float* logits = p.logits + static_cast<std::int64_t>(blockIdx.x) * p.n;
   float maximum = logits[0];
@@ -194,6 +186,13 @@ __global__ void __launch_bounds__(kRouteThreads) route_kernel(RouteParams p) {
   maximum = warp_max(maximum);
   if (lane == 0) maxima[thread / 32] = maximum;
   __syncthreads();
+  if (p.side != nullptr && thread / 32 == kRouteThreads / 32 - 1) {
+    float sum = 0.0F;
+#pragma unroll 16
+    for (int i = lane; i < p.side_cols; i += 32) sum = canon_fma(side_weights[i], side_values[i], sum);
+    const float y = fold_lanes(sum);
+    if (lane == 0) p.side_out[blockIdx.x] = y;
+  }
   for (const float other : maxima) maximum = other > maximum ? other : maximum;
   for (int i = thread; i < p.n; i += kRouteThreads) values[i] = canon_exp(values[i] - maximum);
   __syncthreads();
@@ -439,7 +438,7 @@ void route(Queue& queue, const float* logits, std::int64_t rows, std::int64_t n,
     p.side_cols = static_cast<int>(side->weights->cols);
   }
   launch(queue, route_kernel, {static_cast<unsigned>(rows), 1, 1}, {kRouteThreads, 1, 1},
-         static_cast<std::size_t>(2 * n) * sizeof(float), p);
+         static_cast<std::size_t>(2 * n + 2 * p.side_cols) * sizeof(float), p);
   if (rows == 1) return;
   SortParams sort{};
   sort.chosen = chosen;
