@@ -33,6 +33,7 @@ constexpr std::array kCommands = std::to_array<AddCommand>({
     add_synth,
     add_run,
     add_chat,
+    add_serve,
     add_logits,
     add_tokenize,
     add_detokenize,

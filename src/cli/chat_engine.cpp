@@ -11,6 +11,7 @@
 #include "base/progress.hpp"
 #include "cli/arguments.hpp"
 #include "cli/terminal.hpp"
+#include "text/chat_prompt.hpp"
 #include "text/reasoning.hpp"
 #include "text/stop_strings.hpp"
 #include "text/utf8_stream.hpp"
@@ -121,15 +122,8 @@ Result<Prompt> ChatEngine::chat_prompt(const OrderedJson& messages) const {
   chat.add_generation_prompt = true;
   if (options_.no_think) chat.extra["enable_thinking"] = false;
   if (!options_.effort.empty()) chat.extra["reasoning_effort"] = options_.effort;
-  const text::Rendered rendered = LOCKSTEP_TRY(template_.render(messages, chat));
-  text::EncodeOptions encode;
-  encode.literal = rendered.literal;
-  Prompt prompt;
-  prompt.tokens = LOCKSTEP_TRY(tokenizer_.encode(rendered.text, encode));
-  const std::size_t open = rendered.text.rfind("<think>");
-  const std::size_t close = rendered.text.rfind("</think>");
-  prompt.reasoning_open = open != std::string::npos && (close == std::string::npos || close < open);
-  return prompt;
+  text::ChatPrompt made = LOCKSTEP_TRY(text::make_chat_prompt(template_, tokenizer_, messages, chat));
+  return Prompt{std::move(made.tokens), made.reasoning_open};
 }
 
 Result<Prompt> ChatEngine::raw_prompt(std::string_view text) const {

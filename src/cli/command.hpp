@@ -24,6 +24,7 @@ void add_tokenize(CLI::App& app, CommandContext& context);
 void add_detokenize(CLI::App& app, CommandContext& context);
 void add_run(CLI::App& app, CommandContext& context);
 void add_chat(CLI::App& app, CommandContext& context);
+void add_serve(CLI::App& app, CommandContext& context);
 void add_logits(CLI::App& app, CommandContext& context);
 void add_verify(CLI::App& app, CommandContext& context);
 void add_bench(CLI::App& app, CommandContext& context);

@@ -1,0 +1,227 @@
+// lockstep serve: the HTTP server.
+#include <sys/stat.h>
+
+#include <CLI/App.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "base/sha256.hpp"
+#include "cli/command.hpp"
+#include "cli/engine_options.hpp"
+#include "cli/terminal.hpp"
+#include "decode/lanes.hpp"
+#include "server/server.hpp"
+
+namespace lockstep::cli {
+namespace {
+
+struct Options {
+  EngineOptions model;
+  engine::Options engine;
+  server::ServerOptions server;
+  std::vector<std::string> disabled, keys, key_files;
+  std::string bank_directory;
+  bool no_bank = false;
+};
+
+/// What makes saved states of another model unusable here. Weights are told apart by size and time of change: hashing
+/// them would take longer than loading.
+std::string bank_identity(const artifact::Artifact& artifact, const std::string& state) {
+  std::string text = artifact.identity().config_sha256 + artifact.identity().inventory_sha256 + state;
+  std::string last;
+  for (const artifact::TensorRecord& record : artifact.inventory()) {
+    if (record.file == last) continue;
+    last = record.file;
+    struct stat facts {};
+    if (::stat((artifact.directory() / record.file).c_str(), &facts) != 0) continue;
+    text += fmt::format("\n{} {} {}.{}", record.file, facts.st_size, facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec);
+  }
+  return sha256_hex(text);
+}
+
+OrderedJson identity_json(const artifact::Artifact& artifact, const std::string& model_id) {
+  OrderedJson out = {{"id", model_id}};
+  out["layout"] = artifact.layout() == artifact::Layout::Official ? "official" : "pack";
+  out["config_sha256"] = artifact.identity().config_sha256;
+  out["inventory_sha256"] = artifact.identity().inventory_sha256;
+  return out;
+}
+
+void enter(server::LoadProgress& progress, int step, const char* phase) {
+  progress.steps.store(4);
+  progress.step.store(step);
+  progress.phase.store(phase);
+}
+
+/// The artifact and the model live as long as this.
+struct Owner {
+  LoadedModel loaded;
+};
+
+Result<std::shared_ptr<const server::ModelContext>> load(const Options& options, server::LoadProgress& progress) {
+  decode::Lanes lanes = LOCKSTEP_TRY(decode::Lanes::from_user(options.disabled));
+  if (options.engine.depth == 0) lanes.switch_off(decode::LaneId::Mtp, "--depth 0");
+  EngineOptions used = options.model;
+  if (lanes.all_disabled() && used.isa.empty()) used.isa = "scalar";
+  enter(progress, 1, "weights");
+  auto owner = std::make_shared<Owner>();
+  owner->loaded = LOCKSTEP_TRY(load_model(used, lanes.armed(decode::LaneId::Mtp)));
+  const artifact::Artifact& artifact = *owner->loaded.artifact;
+  const model::Model& model = *owner->loaded.model;
+  if (lanes.armed(decode::LaneId::Mtp) && !model.has_draft()) {
+    lanes.decline(decode::LaneId::Mtp, "the model has no draft layer");
+  }
+  enter(progress, 2, "tokenizer");
+  text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(artifact.directory()));
+  text::ChatTemplate chat_template = LOCKSTEP_TRY(text::ChatTemplate::open(artifact.directory()));
+  const std::int64_t vocab = std::min<std::int64_t>(model.config().vocab_size, tokenizer.vocabulary_size());
+  std::vector<decode::TokenId> fallback;
+  if (const auto eos = tokenizer.eos()) fallback.push_back(*eos);
+  decode::GenerationDefaults defaults =
+      LOCKSTEP_TRY(decode::read_generation_config(artifact.directory(), vocab, fallback));
+  for (const std::string& warning : defaults.warnings) write_stderr(fmt::format("lockstep: {}\n", warning));
+
+  enter(progress, 3, "engine");
+  engine::Options engine_options = options.engine;
+  engine_options.vocab = vocab;
+  engine_options.identity = bank_identity(artifact, options.model.state);
+  engine_options.capture = lanes.armed(decode::LaneId::GdnCapture);
+  if (!lanes.armed(decode::LaneId::Mtp)) engine_options.depth = 0;
+  auto context = std::make_shared<server::ModelContext>(
+      server::ModelContext{.owner = owner,
+                           .tokenizer = std::move(tokenizer),
+                           .chat_template = std::move(chat_template),
+                           .defaults = std::move(defaults),
+                           .vocab = vocab,
+                           .identity = identity_json(artifact, options.server.service.model_id),
+                           .fingerprint = "lockstep-" + artifact.identity().inventory_sha256.substr(0, 16),
+                           .device = model.backend().describe(),
+                           .lanes = {},
+                           .engine = nullptr});
+  for (const decode::LaneInfo& lane : decode::known_lanes()) {
+    context->lanes.push_back({std::string(lane.name), decode::verdict_text(lanes.verdict(lane.id))});
+  }
+  context->engine = LOCKSTEP_TRY(engine::make_engine(model, engine_options));
+  enter(progress, 4, "ready");
+  return context;
+}
+
+/// What can be said wrong is said before anything is loaded.
+Status complete(Options& options) {
+  if (options.server.http.tls_certificate.empty() != options.server.http.tls_key.empty()) {
+    return fail(ErrorKind::Usage, "--tls-cert and --tls-key belong together");
+  }
+  for (const std::string& key : options.keys) LOCKSTEP_TRY(options.server.keys.add(key));
+  for (const std::string& file : options.key_files) LOCKSTEP_TRY(options.server.keys.add_file(file));
+  const char* variable = std::getenv("LOCKSTEP_API_KEY");
+  if (variable != nullptr && *variable != '\0') LOCKSTEP_TRY(options.server.keys.add(variable));
+  options.engine.bank.enabled = !options.no_bank;
+  options.engine.bank.directory = options.bank_directory;
+  const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model.model));
+  std::string& id = options.server.service.model_id;
+  if (id.empty()) id = std::filesystem::weakly_canonical(directory).filename().string();
+  if (id.empty()) id = "lockstep";
+  return {};
+}
+
+Status serve(Options& options) {
+  LOCKSTEP_TRY(complete(options));
+  return server::serve(
+      options.server, [&](server::LoadProgress& progress) { return load(options, progress); },
+      [](const std::string& line) { write_stderr(fmt::format("lockstep: {}\n", line)); });
+}
+
+CLI::Option* add_bytes(CLI::App& command, const std::string& name, std::uint64_t& bytes, const std::string& text) {
+  return command.add_option(name, bytes, text)
+      ->transform(CLI::AsSizeValue(false))
+      ->transform(CLI::Validator(
+          [](const std::string& given) {
+            return given.find('-') == std::string::npos ? "" : "a size cannot be negative: " + given;
+          },
+          ""))  // the last transform added is the first applied
+      ->type_name("BYTES");
+}
+
+CLI::Option* add_number(CLI::App& command, const std::string& name, std::int64_t& number, std::int64_t least,
+                        std::int64_t most, const std::string& text) {
+  return command.add_option(name, number, text)->check(CLI::Range(least, most))->capture_default_str();
+}
+
+void add_http_options(CLI::App& command, Options& options) {
+  server::HttpOptions& http = options.server.http;
+  server::ServiceOptions& service = options.server.service;
+  command.add_option("--model-id", service.model_id, "The served name (default: that of the model's directory)");
+  command.add_option("--host", http.host, "Address to listen on")->capture_default_str();
+  command.add_option("--port", http.port, "Port; 0 takes a free one")->capture_default_str();
+  command.add_option("--api-key", options.keys, "A key that clients must show (repeatable; also LOCKSTEP_API_KEY)");
+  command.add_option("--api-key-file", options.key_files, "A file of keys, one a line (repeatable)");
+  command.add_option("--cors-origin", options.server.origins,
+                     "Origin of web pages that may ask (repeatable; * is all)");
+  command.add_option("--tls-cert", http.tls_certificate, "Certificate chain (PEM), with --tls-key");
+  command.add_option("--tls-key", http.tls_key, "Private key (PEM)");
+  command.add_option("--access-log", options.server.access_log, "File for one line of JSON per request; - is stderr");
+  command.add_flag("--strict", service.limits.strict, "Refuse unknown fields and other model names");
+  command.add_option("--http-threads", http.threads, "Threads for HTTP, apart from the model's")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command.add_option("--max-connections", http.connections, "Open connections; more get 503")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command.add_option("--max-body", service.limits.body_bytes, "Longest request body (default: 32M)")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("BYTES");
+  command.add_option("--max-messages", service.limits.messages, "Most messages of a request")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  const auto add_seconds = [&](const std::string& name, double& seconds, const std::string& text) {
+    command.add_option(name, seconds, text)
+        ->check(CLI::Range(0.05, 86400.0))
+        ->capture_default_str()
+        ->type_name("SECONDS");
+  };
+  add_seconds("--header-timeout", http.header_seconds, "For a request's header to arrive");
+  add_seconds("--body-timeout", http.body_seconds, "For its body");
+  add_seconds("--idle-timeout", http.idle_seconds, "Between requests of a connection");
+  add_seconds("--stall-timeout", http.stall_seconds, "For a client that takes nothing of its response");
+  add_seconds("--keep-alive", service.keep_alive_seconds, "Between comments in a stream that has nothing to say");
+}
+
+void add_scheduling_options(CLI::App& command, Options& options) {
+  engine::Options& engine = options.engine;
+  add_number(command, "--parallel", engine.parallel, 1, 256, "Answers that are written at the same time");
+  add_number(command, "--queue", engine.queue, 0, 1 << 20, "Requests that wait at most; more get 429");
+  add_number(command, "--prefill-chunk", engine.prefill_chunk, 1, 1 << 16, "Prompt tokens of a step");
+  add_number(command, "--mixed-chunk", engine.mixed_chunk, 1, 1 << 16, "The same beside running answers");
+  add_number(command, "--depth", engine.depth, 0, decode::kMaxDepth, "Draft tokens a cycle; 0 decodes plainly");
+  add_number(command, "--busy-above", engine.busy_above, 0, 256, "Answers above which --busy-depth holds");
+  add_number(command, "--busy-depth", engine.busy_depth, 0, decode::kMaxDepth, "Draft tokens a cycle when busy");
+  add_number(command, "--default-max-tokens", engine.default_max_tokens, 1, std::int64_t{1} << 40,
+             "Length of an answer whose request names none");
+  add_bytes(command, "--memory", engine.memory_bytes, "For states of all requests and the bank (default: 3/4 of free)");
+  command.add_flag("--no-bank", options.no_bank, "Keep no states for later requests");
+  add_bytes(command, "--bank-memory", engine.bank.memory_bytes, "For states kept (default: a quarter of --memory)");
+  add_number(command, "--bank-interval", engine.bank.interval, 0, 1 << 24, "Tokens between kept states of a prompt");
+  command.add_option("--bank-dir", options.bank_directory, "Directory for states that survive a restart");
+  add_bytes(command, "--bank-disk", engine.bank.disk_bytes, "Size of that directory (default: 8G)");
+  command.add_option("--disable-optimization", options.disabled, "Switch lanes off: names separated by commas, or all");
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app, CommandContext& context) {
+  auto options = std::make_shared<Options>();
+  options->server.service.model_id.clear();
+  CLI::App* command = app.add_subcommand("serve", "Serve the OpenAI and Anthropic APIs over HTTP");
+  add_engine_options(*command, options->model);
+  add_http_options(*command, *options);
+  add_scheduling_options(*command, *options);
+  command->footer(
+      "Examples:\n"
+      "  lockstep serve\n"
+      "  lockstep serve -m ~/models/Flash-Next --model-id flash-next --port 9000 --parallel 8\n"
+      "  lockstep serve --host 0.0.0.0 --api-key-file keys.txt --tls-cert cert.pem --tls-key key.pem");
+  command->callback([options, &context] { context.status = serve(*options); });
+}
+
+}  // namespace lockstep::cli

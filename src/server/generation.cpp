@@ -1,0 +1,271 @@
+#include "server/generation.hpp"
+
+#include <algorithm>
+#include <ctime>
+#include <random>
+
+#include "base/sha256.hpp"
+#include "server/prompt_sink.hpp"
+
+namespace lockstep::server {
+namespace {
+
+/// Bytes that may wait for a slow reader before its request pauses.
+constexpr std::size_t kMaxWaiting = std::size_t{256} << 10;
+
+std::size_t weight(const std::vector<AnswerEvent>& events, const std::vector<TokenRecord>& records) {
+  std::size_t bytes = records.size() * 256;
+  for (const AnswerEvent& event : events) bytes += event.text.size() + 64;
+  return bytes;
+}
+
+}  // namespace
+
+HttpResponse error_response(const ApiError& error, ErrorShape shape) {
+  HttpResponse response;
+  response.status = error.status;
+  response.body = dump(error_body(error, shape)) + "\n";
+  if (error.retry_after_seconds > 0) {
+    response.headers.emplace_back("retry-after", std::to_string(error.retry_after_seconds));
+  }
+  return response;
+}
+
+Generation::Generation(std::shared_ptr<Exchange> exchange, Service& service, std::shared_ptr<const ModelContext> model,
+                       GenerationRequest request)
+    : exchange_(std::move(exchange)), service_(service), model_(std::move(model)), request_(std::move(request)) {
+  if (!request_.tools.is_null()) schemas_ = text::ToolSchemas::from_json(request_.tools);
+}
+
+Generation::~Generation() {
+  service_.remove(exchange_->id());
+}
+
+AnswerHead Generation::make_head() const {
+  AnswerHead head;
+  head.id = exchange_->id();
+  head.created = static_cast<std::int64_t>(std::time(nullptr));
+  head.model = service_.options().model_id;
+  head.fingerprint = model_->fingerprint;
+  head.request_sha256 = sha256_hex(exchange_->request().body);
+  head.identity = model_->identity;
+  return head;
+}
+
+Parsed<std::vector<engine::Request>> Generation::make_requests() {
+  const std::string_view cache = exchange_->request().header("x-lockstep-cache");
+  if (!cache.empty() && cache != "bypass") {
+    return tl::unexpected(ApiError{400, "invalid_value", "x-lockstep-cache", "must be 'bypass', or absent", 0});
+  }
+  Parsed<std::vector<PreparedPrompt>> prompts = prepare_prompts(*model_, request_);
+  if (!prompts) return tl::unexpected(prompts.error());
+  prompts_ = *std::move(prompts);
+  const std::uint64_t seed = request_.sampling.seed.value_or(std::random_device{}() & 0x7fffffffU);
+  std::vector<engine::Request> requests;
+  for (const PreparedPrompt& prompt : prompts_) {
+    requests.push_back(engine_request(*model_, request_, prompt, seed, !cache.empty()));
+  }
+  return requests;
+}
+
+void Generation::run() {
+  const ErrorShape shape = error_shape(request_.api);
+  Parsed<std::vector<engine::Request>> requests = make_requests();
+  if (!requests) return exchange_->respond(error_response(requests.error(), shape));
+  writer_ = make_writer(request_, make_head());
+  left_ = prompts_.size() * static_cast<std::size_t>(request_.n);
+  results_.resize(left_);
+  exchange_->note("api", std::string(exchange_->request().path));
+  exchange_->note("stream", request_.stream);
+  if (!submit(*std::move(requests))) return;
+  service_.add(exchange_->id(), shared_from_this());
+  exchange_->on_gone([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) {
+      self->over_ = true;
+      self->cancel();
+    }
+  });
+  if (!request_.stream) return;
+  exchange_->on_sent([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->make_room();
+  });
+  HttpResponse head;
+  head.content_type = "text/event-stream; charset=utf-8";
+  head.headers = {{"cache-control", "no-cache"}, {"x-accel-buffering", "no"}};
+  exchange_->start_stream(head);
+  exchange_->every(service_.options().keep_alive_seconds, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->tick();
+  });
+}
+
+bool Generation::submit(std::vector<engine::Request> requests) {
+  const auto refused = [&](const ApiError& error) {
+    over_ = true;
+    cancel();
+    exchange_->respond(error_response(error, error_shape(request_.api)));
+    return false;
+  };
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    Result<text::StopMatcher> stop = text::StopMatcher::create(request_.stop);
+    if (!stop) return refused(from_error(stop.error(), request_.api == Api::Messages ? "stop_sequences" : "stop"));
+    const auto sink = std::make_shared<PromptSink>(shared_from_this(), i, *std::move(stop));
+    const auto ticket = model_->engine->submit(std::move(requests[i]), sink);
+    if (!ticket) return refused(from_refusal(ticket.error()));
+    const std::lock_guard lock(mutex_);
+    tickets_.push_back(*ticket);
+  }
+  return true;
+}
+
+void Generation::cancel() {
+  std::vector<engine::Ticket> tickets;
+  {
+    const std::lock_guard lock(mutex_);
+    tickets = tickets_;
+  }
+  for (const engine::Ticket ticket : tickets) model_->engine->cancel(ticket);
+}
+
+void Generation::deliver(Delivery delivery) {
+  {
+    const std::lock_guard lock(mutex_);
+    inbox_bytes_ += weight(delivery.events, delivery.records);
+    inbox_.push_back(std::move(delivery));
+    if (scheduled_) return;
+    scheduled_ = true;
+  }
+  exchange_->post([self = shared_from_this()] { self->flush(); });
+}
+
+bool Generation::has_room() {
+  if (!request_.stream) return true;
+  const std::lock_guard lock(mutex_);
+  full_ = inbox_bytes_ + exchange_->unsent() > kMaxWaiting;
+  return !full_;
+}
+
+void Generation::make_room() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!full_ || inbox_bytes_ + exchange_->unsent() > kMaxWaiting) return;
+    full_ = false;
+  }
+  model_->engine->wake();
+}
+
+void Generation::flush() {
+  std::vector<Delivery> deliveries;
+  {
+    const std::lock_guard lock(mutex_);
+    deliveries.swap(inbox_);
+    inbox_bytes_ = 0;
+    scheduled_ = false;
+  }
+  // Tokens that came together go out together.
+  for (std::size_t i = 0; i < deliveries.size(); ++i) {
+    Delivery& delivery = deliveries[i];
+    const auto mergeable = [&](const Delivery& next) {
+      return next.kind == Delivery::Kind::Events && delivery.kind == Delivery::Kind::Events &&
+             next.choice == delivery.choice;
+    };
+    for (; i + 1 < deliveries.size() && mergeable(deliveries[i + 1]); ++i) {
+      std::ranges::move(deliveries[i + 1].events, std::back_inserter(delivery.events));
+      std::ranges::move(deliveries[i + 1].records, std::back_inserter(delivery.records));
+    }
+    if (!over_) take(delivery);
+  }
+  make_room();
+}
+
+void Generation::take(Delivery& delivery) {
+  switch (delivery.kind) {
+    case Delivery::Kind::Start:
+      return take_start(delivery.start);
+    case Delivery::Kind::Progress:
+      done_ = delivery.done;
+      total_ = delivery.total;
+      return;
+    case Delivery::Kind::Events:
+      return write(writer_->events(delivery.choice, delivery.events, delivery.records));
+    case Delivery::Kind::Result:
+      return take_result(std::move(delivery.result));
+    case Delivery::Kind::Error:
+      return fail(delivery.error);
+  }
+}
+
+void Generation::take_start(const engine::Start& start) {
+  starts_.push_back(start);
+  total_ = start.prompt_tokens;
+  done_ = start.cached_tokens;
+  if (started_) return;
+  started_ = true;
+  if (request_.stream) write(writer_->start(usage()));
+}
+
+void Generation::take_result(std::unique_ptr<ChoiceResult> result) {
+  if (request_.stream) write(writer_->finish(*result));
+  results_[result->index] = std::move(result);
+  if (--left_ == 0) complete();
+}
+
+Usage Generation::usage() const {
+  Usage usage;
+  for (const engine::Start& start : starts_) {
+    usage.prompt_tokens += start.prompt_tokens;
+    usage.cached_tokens += start.cached_tokens;
+  }
+  for (const auto& result : results_) {
+    if (!result) continue;
+    usage.completion_tokens += result->summary.tokens;
+    usage.reasoning_tokens += result->reasoning_tokens;
+  }
+  return usage;
+}
+
+void Generation::complete() {
+  over_ = true;
+  const Usage total = usage();
+  std::vector<ChoiceResult> choices;
+  for (auto& result : results_) choices.push_back(std::move(*result));
+  note(total);
+  exchange_->note("ttft_seconds", choices[0].summary.first_token_seconds);
+  exchange_->note("finish", openai_reason(choices[0].ending));
+  if (request_.stream) {
+    write(writer_->end(choices, total));
+    return exchange_->end_stream();
+  }
+  HttpResponse response;
+  response.body = dump(writer_->body(choices, total)) + "\n";
+  exchange_->respond(std::move(response));
+}
+
+void Generation::fail(const ApiError& error) {
+  over_ = true;
+  cancel();
+  note(usage());
+  exchange_->note("error", error.code);
+  if (!request_.stream) return exchange_->respond(error_response(error, error_shape(request_.api)));
+  write(writer_->error(error));
+  exchange_->end_stream();
+}
+
+void Generation::note(const Usage& usage) {
+  exchange_->note("prompt_tokens", usage.prompt_tokens);
+  exchange_->note("cached_tokens", usage.cached_tokens);
+  exchange_->note("tokens", usage.completion_tokens);
+}
+
+void Generation::tick() {
+  if (over_) return;
+  if (!wrote_) exchange_->write(writer_->keep_alive(done_, total_));
+  wrote_ = false;
+}
+
+void Generation::write(const std::string& piece) {
+  if (piece.empty()) return;
+  exchange_->write(piece);
+  wrote_ = true;
+}
+
+}  // namespace lockstep::server

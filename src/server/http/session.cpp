@@ -1,0 +1,300 @@
+#include "server/http/session.hpp"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+
+namespace lockstep::server {
+namespace {
+
+namespace http = boost::beast::http;
+
+constexpr std::size_t kLowMark = std::size_t{64} << 10;    ///< unsent bytes below which on_sent() is called
+constexpr std::size_t kPipelined = std::size_t{64} << 10;  ///< bytes of later requests that are read ahead
+constexpr std::size_t kLingerBytes = std::size_t{4} << 20;
+constexpr double kLingerSeconds = 2;
+
+std::string lower(boost::beast::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+  return out;
+}
+
+std::string address_of(const Tcp::socket& socket) {
+  ErrorCode failed;
+  const Tcp::endpoint end = socket.remote_endpoint(failed);
+  return failed ? "" : fmt::format("{}:{}", end.address().to_string(failed), end.port());
+}
+
+}  // namespace
+
+Session::Session(Tcp::socket socket, std::shared_ptr<HttpShared> shared)
+    : shared_(std::move(shared)), stream_(std::move(socket), shared_->tls), timer_(stream_.get_executor()) {
+  remote_ = address_of(stream_.socket());
+  shared_->connections.fetch_add(1);
+}
+
+Session::~Session() {
+  shared_->connections.fetch_sub(1);
+  const std::lock_guard lock(shared_->mutex);
+  shared_->sessions.erase(this);
+}
+
+void Session::start() {
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->sessions.emplace(this, weak_from_this());
+  }
+  asio::post(stream_.get_executor(), [self = shared_from_this()] {
+    if (!self->stream_.is_tls()) return self->read_header();
+    self->deadline(self->shared_->options.header_seconds);
+    self->stream_.async_handshake([self](const ErrorCode& error) { error ? self->close() : self->read_header(); });
+  });
+}
+
+void Session::turn_away() {
+  asio::post(stream_.get_executor(), [self = shared_from_this()] {
+    self->close_after_ = true;
+    if (self->stream_.is_tls()) return self->close();  // not worth a hand-shake
+    HttpRequest request;
+    request.remote = self->remote_;
+    self->make_exchange(std::move(request), false);
+    self->current_->respond(self->shared_->handler.failure(503, "too many connections"));
+  });
+}
+
+void Session::close_soon() {
+  asio::post(stream_.get_executor(), [self = shared_from_this()] {
+    self->close_after_ = true;
+    if (!self->current_ && self->phase_ == Phase::Idle) self->close();
+  });
+}
+
+void Session::close_now() {
+  asio::post(stream_.get_executor(), [self = shared_from_this()] { self->gone(); });
+}
+
+void Session::read_header() {
+  if (phase_ == Phase::Closed) return;
+  wants_request_ = false;
+  parser_.emplace();
+  parser_->header_limit(static_cast<std::uint32_t>(shared_->options.header_bytes));
+  parser_->body_limit(shared_->options.body_bytes);
+  deadline(phase_ == Phase::Idle ? shared_->options.idle_seconds : shared_->options.header_seconds);
+  http::async_read_header(stream_, buffer_, *parser_,
+                          [self = shared_from_this()](const ErrorCode& error, std::size_t) { self->on_header(error); });
+}
+
+void Session::on_header(const ErrorCode& error) {
+  if (phase_ != Phase::Header && phase_ != Phase::Idle) return;  // the deadline has answered
+  if (error == http::error::header_limit) return refuse(431, "the request's header is too large");
+  if (error == http::error::body_limit) {
+    return refuse(413,
+                  fmt::format("the request's body is larger than the limit of {} bytes", shared_->options.body_bytes));
+  }
+  if (error == http::error::end_of_stream || error == http::error::partial_message) return close();
+  if (error && error.category() == make_error_code(http::error::bad_method).category()) {
+    return refuse(400, fmt::format("not HTTP/1.1: {}", error.message()));
+  }
+  if (error) return close();
+  phase_ = Phase::Body;
+  HttpRequest request = take_head();
+  // Two ways to find the body's end are how requests are smuggled past proxies.
+  if (!request.header("transfer-encoding").empty() && !request.header("content-length").empty()) {
+    return refuse(400, "the request has both Content-Length and Transfer-Encoding");
+  }
+  if (std::optional<HttpResponse> response = shared_->handler.refuse(request)) {
+    make_exchange(std::move(request), false);
+    return current_->respond(*std::move(response));
+  }
+  deadline(shared_->options.body_seconds);
+  if (!boost::beast::iequals(parser_->get()[http::field::expect], "100-continue")) return read_body();
+  static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+  asio::async_write(stream_, asio::buffer(kContinue.data(), kContinue.size()),
+                    [self = shared_from_this()](const ErrorCode& failed, std::size_t) {
+                      failed ? self->close() : self->read_body();
+                    });
+}
+
+void Session::read_body() {
+  http::async_read(stream_, buffer_, *parser_,
+                   [self = shared_from_this()](const ErrorCode& error, std::size_t) { self->on_body(error); });
+}
+
+void Session::on_body(const ErrorCode& error) {
+  if (phase_ != Phase::Body) return;
+  if (error == http::error::body_limit) {
+    return refuse(413,
+                  fmt::format("the request's body is larger than the limit of {} bytes", shared_->options.body_bytes));
+  }
+  if (error && error.category() == make_error_code(http::error::bad_method).category() &&
+      error != http::error::end_of_stream && error != http::error::partial_message) {
+    return refuse(400, fmt::format("not HTTP/1.1: {}", error.message()));
+  }
+  if (error) return close();
+  HttpRequest request = take_head();
+  request.body = std::move(parser_->get().body());
+  make_exchange(std::move(request), parser_->get().keep_alive());
+  current_->http_10_ = parser_->get().version() < 11;
+  parser_.reset();
+  timer_.expires_at(Clock::time_point::max());
+  watch();
+  answer();
+}
+
+HttpRequest Session::take_head() const {
+  const auto& message = parser_->get();
+  HttpRequest request;
+  request.method = std::string(message.method_string());
+  const std::string target(message.target());
+  const std::size_t mark = target.find('?');
+  request.path = target.substr(0, mark);
+  if (mark != std::string::npos) request.query = target.substr(mark + 1);
+  for (const auto& field : message) request.headers.emplace_back(lower(field.name_string()), field.value());
+  request.remote = remote_;
+  return request;
+}
+
+void Session::make_exchange(HttpRequest request, bool keep_alive) {
+  phase_ = Phase::Answer;
+  current_ = std::make_shared<LiveExchange>(shared_from_this(), shared_, stream_.get_executor(), std::move(request));
+  current_->keep_alive_ = keep_alive && !close_after_;
+}
+
+void Session::answer() {
+  const std::shared_ptr<LiveExchange> exchange = current_;
+  try {
+    shared_->handler.handle(exchange);
+  } catch (const std::exception&) {
+    // Out of memory, most likely. The message could quote the request, so it is not repeated.
+    exchange->respond(shared_->handler.failure(500, "the server failed on this request"));
+  }
+}
+
+void Session::refuse(int status, std::string message) {
+  HttpRequest request;
+  request.remote = remote_;
+  if (parser_ && parser_->is_header_done()) request = take_head();
+  make_exchange(std::move(request), false);
+  current_->respond(shared_->handler.failure(status, std::move(message)));
+}
+
+/// Reads ahead while a response is under way, because only a read notices that the client has gone.
+void Session::watch() {
+  if (watching_ || buffer_.size() >= kPipelined) return;
+  watching_ = true;
+  stream_.async_read_some(buffer_.prepare(4096), [self = shared_from_this()](const ErrorCode& error, std::size_t n) {
+    self->watching_ = false;
+    if (self->phase_ == Phase::Closed || self->phase_ == Phase::Linger) return;
+    if (error) return self->gone();
+    self->buffer_.commit(n);
+    if (self->wants_request_) {
+      self->phase_ = Phase::Header;
+      return self->read_header();
+    }
+    self->watch();
+  });
+}
+
+void Session::send(std::string_view bytes) {
+  if (phase_ == Phase::Closed) return;
+  outgoing_ += bytes;
+  if (current_) current_->unsent_.fetch_add(bytes.size());
+  if (writing_) return;
+  writing_ = true;
+  sending_.swap(outgoing_);
+  write_more();
+}
+
+void Session::write_more() {
+  deadline(shared_->options.stall_seconds);
+  stream_.async_write_some(
+      asio::buffer(sending_.data() + sent_, sending_.size() - sent_),
+      [self = shared_from_this()](const ErrorCode& error, std::size_t count) { self->on_written(error, count); });
+}
+
+void Session::on_written(const ErrorCode& error, std::size_t count) {
+  if (phase_ == Phase::Closed) return;
+  if (error) return gone();
+  sent_ += count;
+  if (current_) {
+    current_->unsent_.fetch_sub(count);
+    current_->record_.bytes_out += count;
+    if (current_->unsent_.load() < kLowMark && current_->sent_) current_->sent_();
+  }
+  if (phase_ == Phase::Closed) return;
+  if (sent_ < sending_.size()) return write_more();
+  sending_.clear();
+  sent_ = 0;
+  if (!outgoing_.empty()) {
+    sending_.swap(outgoing_);
+    return write_more();
+  }
+  writing_ = false;
+  timer_.expires_at(Clock::time_point::max());
+  if (current_ && current_->complete_) finish_response();
+}
+
+void Session::finish_response() {
+  const std::shared_ptr<LiveExchange> done = std::move(current_);
+  current_.reset();
+  const bool keep = done->keep_alive_ && !close_after_ && !shared_->draining.load();
+  done->detach(false);
+  if (!keep) return linger();
+  phase_ = Phase::Idle;
+  if (!watching_) return read_header();
+  wants_request_ = true;
+  deadline(shared_->options.idle_seconds);
+}
+
+void Session::gone() {
+  const std::shared_ptr<LiveExchange> left = std::move(current_);
+  current_.reset();
+  close();
+  if (left) left->detach(true);
+}
+
+/// Closing while the client still sends would make its system drop the response. So it may send a little more.
+void Session::linger() {
+  if (phase_ == Phase::Closed) return;
+  if (phase_ != Phase::Linger) {
+    phase_ = Phase::Linger;
+    ErrorCode ignored;
+    stream_.socket().shutdown(Tcp::socket::shutdown_send, ignored);
+    deadline(kLingerSeconds);
+  }
+  buffer_.clear();
+  stream_.socket().async_read_some(buffer_.prepare(65536),
+                                   [self = shared_from_this()](const ErrorCode& error, std::size_t count) {
+                                     self->lingered_ += count;
+                                     if (error || self->lingered_ > kLingerBytes) return self->close();
+                                     self->linger();
+                                   });
+}
+
+void Session::close() {
+  if (phase_ == Phase::Closed) return;
+  phase_ = Phase::Closed;
+  timer_.cancel();
+  ErrorCode ignored;
+  stream_.socket().close(ignored);
+}
+
+void Session::deadline(double seconds) {
+  timer_.expires_after(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
+  timer_.async_wait([self = shared_from_this()](const ErrorCode& error) {
+    // A wait that ended just before it was replaced is not an error.
+    if (!error && self->timer_.expiry() <= Clock::now()) self->on_deadline();
+  });
+}
+
+void Session::on_deadline() {
+  if (phase_ == Phase::Closed) return;
+  // A client that began a request is told; what stalls in the middle of a response is only closed.
+  const bool unfinished = phase_ == Phase::Body || (phase_ != Phase::Answer && buffer_.size() > 0);
+  if (!unfinished || phase_ == Phase::Linger || stream_.is_tls()) return gone();
+  stream_.socket().cancel();
+  refuse(408, "the request took too long to arrive");
+}
+
+}  // namespace lockstep::server

@@ -1,0 +1,50 @@
+// The loaded model as the routes use it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/json.hpp"
+#include "base/result.hpp"
+#include "decode/generation_config.hpp"
+#include "engine/engine.hpp"
+#include "server/wire/generation_request.hpp"
+#include "text/chat_template.hpp"
+#include "text/tokenizer.hpp"
+
+namespace lockstep::server {
+
+struct LaneReport {
+  std::string name, verdict;
+};
+
+struct ModelContext {
+  std::shared_ptr<void> owner;  ///< what the engine runs on: outlives it
+  text::Tokenizer tokenizer;
+  text::ChatTemplate chat_template;
+  decode::GenerationDefaults defaults;
+  std::int64_t vocab = 0;  ///< usable vocabulary
+  OrderedJson identity;    ///< {"id", "layout", "config_sha256", "inventory_sha256"}
+  std::string fingerprint, device;
+  std::vector<LaneReport> lanes;
+  std::unique_ptr<engine::Engine> engine;
+};
+
+/// A prompt that is ready for the engine.
+struct PreparedPrompt {
+  std::string text;
+  std::vector<decode::TokenId> tokens;
+  std::vector<std::int64_t> boundaries;  ///< after each message
+  bool reasoning_open = false;
+};
+
+/// The prompts of a request: one, but for completions with several. Errors: 400 with the template's words.
+Parsed<std::vector<PreparedPrompt>> prepare_prompts(const ModelContext& model, const GenerationRequest& request);
+
+/// What the engine is to do for one of them.
+engine::Request engine_request(const ModelContext& model, const GenerationRequest& request,
+                               const PreparedPrompt& prompt, std::uint64_t seed, bool bypass_bank);
+
+}  // namespace lockstep::server

@@ -1,0 +1,80 @@
+// Which request goes where, and who may ask.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/access_log.hpp"
+#include "server/api_keys.hpp"
+#include "server/http/http_server.hpp"
+#include "server/service.hpp"
+
+namespace lockstep::server {
+
+class Router;
+
+struct Route {
+  std::string_view method;
+  std::string_view path;  ///< a final {id} stands for the rest of the path
+  void (Router::*action)(const std::shared_ptr<Exchange>&, std::string_view id);
+  bool open = false;  ///< needs no API key
+};
+
+struct RouterOptions {
+  ApiKeys keys;
+  std::vector<std::string> origins;  ///< of web pages that may ask; "*" is all. Empty: none
+  std::shared_ptr<AccessLog> log;    ///< may be null
+};
+
+class Router final : public HttpHandler {
+ public:
+  Router(Service& service, RouterOptions options) : service_(service), options_(std::move(options)) {}
+
+  [[nodiscard]] static std::span<const Route> routes();
+  /// For the metrics; may be set before the first request only.
+  void set_connections(std::function<std::size_t()> connections) { connections_ = std::move(connections); }
+
+  std::optional<HttpResponse> refuse(const HttpRequest& request) override;
+  void handle(const std::shared_ptr<Exchange>& exchange) override;
+  Headers extra_headers(const HttpRequest& request) override;
+  HttpResponse failure(int status, std::string message) override;
+  void record(const HttpRecord& record) override;
+
+ private:
+  void health(const std::shared_ptr<Exchange>& exchange, std::string_view id);
+  void metrics(const std::shared_ptr<Exchange>& exchange, std::string_view id);
+  void stats(const std::shared_ptr<Exchange>& exchange, std::string_view id);
+  void models(const std::shared_ptr<Exchange>& exchange, std::string_view id);
+  void model(const std::shared_ptr<Exchange>& exchange, std::string_view id);
+  void chat(const std::shared_ptr<Exchange>& exchange, std::string_view id);
+  void completions(const std::shared_ptr<Exchange>& exchange, std::string_view id);
+  void responses(const std::shared_ptr<Exchange>& exchange, std::string_view id);
+  void messages(const std::shared_ptr<Exchange>& exchange, std::string_view id);
+  void count_tokens(const std::shared_ptr<Exchange>& exchange, std::string_view id);
+  void tokenize(const std::shared_ptr<Exchange>& exchange, std::string_view id);
+  void detokenize(const std::shared_ptr<Exchange>& exchange, std::string_view id);
+  void apply_template(const std::shared_ptr<Exchange>& exchange, std::string_view id);
+  void cancel(const std::shared_ptr<Exchange>& exchange, std::string_view id);
+
+  void generate(Api api, const std::shared_ptr<Exchange>& exchange);
+  /// The model, or null after having answered that it is still loading.
+  std::shared_ptr<const ModelContext> loaded(const std::shared_ptr<Exchange>& exchange);
+  [[nodiscard]] bool origin_allowed(std::string_view origin) const;
+  [[nodiscard]] Parsed<void> check_model(const std::string& name) const;
+  [[nodiscard]] OrderedJson model_entry() const;
+
+  Service& service_;
+  const RouterOptions options_;
+  std::function<std::size_t()> connections_ = [] { return std::size_t{0}; };
+};
+
+/// Anthropic's error shape on its own routes.
+[[nodiscard]] ErrorShape shape_of(const HttpRequest& request);
+void respond_json(Exchange& exchange, const OrderedJson& json, int status = 200);
+void respond_error(Exchange& exchange, const ApiError& error);
+
+}  // namespace lockstep::server

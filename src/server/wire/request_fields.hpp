@@ -1,0 +1,42 @@
+// Parts of requests that several APIs share.
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/wire/generation_request.hpp"
+#include "server/wire/object_reader.hpp"
+
+namespace lockstep::server {
+
+/// Why a model that reads text only refuses a part of a message.
+inline constexpr std::string_view kTextOnly = "is not supported: this model reads text only";
+
+/// temperature, top_p, top_k, min_p.
+void read_sampling(ObjectReader& reader, SamplingFields& fields);
+/// presence_penalty, frequency_penalty, logit_bias, seed: what only OpenAI's APIs have.
+void read_openai_sampling(ObjectReader& reader, SamplingFields& fields);
+/// A string or a list of strings.
+void read_stop(ObjectReader& reader, std::string_view key, std::vector<std::string>& stop);
+/// OpenAI's effort as template variables: "none" turns thinking off, "minimal" is low, "high" is xhigh.
+void set_effort(const std::string& effort, OrderedJson& variables);
+/// response_format and the like: anything but plain text answers 400.
+void read_text_format(ObjectReader& reader, std::string_view key);
+
+/// Text of a string or of a list of parts, joined with `separator`. `types` are the part types that carry text.
+std::string read_text(const OrderedJson& content, const std::string& path, const RequestLimits& limits,
+                      std::initializer_list<std::string_view> types, std::string_view separator, Problems& problems);
+
+/// A tool in the form of chat templates. Complains about names that the model's format cannot carry.
+OrderedJson make_tool(ObjectReader& reader, std::string_view name_key, std::string_view schema_key);
+/// Arguments of a call of the history as an object, from an object or the text of one.
+OrderedJson read_arguments(const OrderedJson* value, const std::string& path, Problems& problems);
+/// A message that calls tools; "tool_calls" grows by one.
+void append_call(OrderedJson& message, std::string id, std::string name, OrderedJson arguments);
+
+/// The tool_choice of OpenAI's APIs: "auto" and "none" (which takes the tools away).
+void read_tool_choice(ObjectReader& reader, GenerationRequest& request);
+
+}  // namespace lockstep::server
