@@ -9,6 +9,7 @@
 #include "base/sha256.hpp"
 #include "cli/command.hpp"
 #include "cli/engine_options.hpp"
+#include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "decode/lanes.hpp"
 #include "server/server.hpp"

@@ -75,11 +75,7 @@ std::string ChoiceResult::text_of(AnswerPart::Kind kind) const {
 
 std::string ids_digest(std::span<const std::int32_t> ids) {
   Sha256 hash;
-  std::string text;
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    text = (i == 0 ? "" : ",") + std::to_string(ids[i]);
-    hash.update(text);
-  }
+  for (std::size_t i = 0; i < ids.size(); ++i) hash.update(fmt::format("{}{}", i == 0 ? "" : ",", ids[i]));
   return hash.hex();
 }
 

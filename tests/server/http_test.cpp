@@ -1,0 +1,461 @@
+// The server over real sockets, with an engine that is made up.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <thread>
+
+#include "server/fixture.hpp"
+#include "support/scratch.hpp"
+
+namespace lockstep::test {
+namespace {
+
+const std::string kAnswer = "I think.\n</think>\n\nbank has 2 senses.";
+
+std::string content_of(const Reply& reply) {
+  return reply.json()["choices"][0]["message"]["content"];
+}
+
+TEST(Http, AnswersAChat) {
+  TestServer server(kAnswer);
+  const Reply reply = server.post("/v1/chat/completions", chat_body({{"seed", 7}}));
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const OrderedJson body = reply.json();
+  EXPECT_EQ(body["object"], "chat.completion");
+  EXPECT_EQ(body["model"], "demo");
+  EXPECT_EQ(body["choices"][0]["message"]["content"], "bank has 2 senses.");
+  EXPECT_EQ(body["choices"][0]["message"]["reasoning_content"], "I think.");
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
+  const OrderedJson& report = body["lockstep"]["choices"][0];
+  EXPECT_EQ(report["seed"], 7);
+  EXPECT_EQ(report["text_sha256"], "0b3ae1a2b5e4b0a2ae2b4ff9a3a3a9d4f4f6b8f2d0e0d5a1d9f7c6b5a4938271");
+  EXPECT_EQ(body["usage"]["prompt_tokens"], server.engine().last_request().prompt.size());
+  EXPECT_EQ(server.engine().last_request().boundaries.size(), 2U);  // the template's own system message, the question
+}
+
+TEST(Http, StreamsAChat) {
+  TestServer server(kAnswer);
+  const Reply reply =
+      server.post("/v1/chat/completions", chat_body({{"stream", true}, {"stream_options", {{"include_usage", true}}}}));
+  EXPECT_EQ(reply.headers.at("content-type"), "text/event-stream; charset=utf-8");
+  std::string content;
+  std::string reasoning;
+  const auto events = sse_events(reply.body);
+  ASSERT_GT(events.size(), 3U);
+  EXPECT_EQ(events.back().data, "[DONE]");
+  for (const SseEvent& event : events) {
+    const OrderedJson chunk = OrderedJson::parse(event.data, nullptr, false);
+    if (!chunk.is_object() || chunk["choices"].empty()) continue;
+    content += chunk["choices"][0]["delta"].value("content", "");
+    reasoning += chunk["choices"][0]["delta"].value("reasoning_content", "");
+  }
+  EXPECT_EQ(content, "bank has 2 senses.");
+  EXPECT_EQ(reasoning, "I think.");
+  EXPECT_EQ(OrderedJson::parse(events[events.size() - 2].data)["usage"]["completion_tokens"],
+            server.engine().tokens_sent());
+}
+
+TEST(Http, SeveralChoicesPromptsAndEcho) {
+  TestServer server("sloping land");
+  const OrderedJson body = {{"model", "demo"}, {"prompt", {"a", "b"}}, {"n", 2},
+                            {"echo", true},    {"max_tokens", 100},    {"logprobs", 1}};
+  const OrderedJson reply = server.post("/v1/completions", body).json();
+  ASSERT_EQ(reply["choices"].size(), 4U) << reply.dump();
+  for (std::size_t i = 0; i < 4; ++i) {
+    const OrderedJson& choice = reply["choices"][i];
+    EXPECT_EQ(choice["index"], i);
+    EXPECT_EQ(choice["text"], std::string(i < 2 ? "a" : "b") + "sloping land");
+    EXPECT_TRUE(choice["logprobs"]["token_logprobs"][0].is_null());
+    EXPECT_EQ(choice["logprobs"]["token_logprobs"][1], -0.25);
+  }
+  OrderedJson streaming = body;
+  streaming["stream"] = true;
+  std::map<std::size_t, std::string> texts;
+  for (const SseEvent& event : sse_events(server.post("/v1/completions", streaming).body)) {
+    const OrderedJson chunk = OrderedJson::parse(event.data, nullptr, false);
+    if (!chunk.is_object()) continue;
+    for (const OrderedJson& choice : chunk["choices"]) texts[choice["index"]] += choice["text"].get<std::string>();
+  }
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(texts[i], reply["choices"][i]["text"]);
+}
+
+TEST(Http, EveryApiAnswers) {
+  TestServer server(kAnswer);
+  const OrderedJson responses = server.post("/v1/responses", {{"model", "demo"}, {"input", "hi"}}).json();
+  EXPECT_EQ(responses["status"], "completed");
+  EXPECT_EQ(responses["output"][1]["content"][0]["text"], "bank has 2 senses.");
+  OrderedJson message = chat_body({{"max_tokens", 100}, {"thinking", {{"type", "adaptive"}}}});
+  const OrderedJson messages = server.post("/v1/messages", message).json();
+  EXPECT_EQ(messages["stop_reason"], "end_turn");
+  EXPECT_EQ(messages["content"][0]["thinking"], "I think.");
+  EXPECT_EQ(messages["content"][1]["text"], "bank has 2 senses.");
+  const OrderedJson counted = server.post("/v1/messages/count_tokens", message).json();
+  EXPECT_EQ(counted["input_tokens"], server.engine().last_request().prompt.size());
+  const OrderedJson tokens = server.post("/tokenize", {{"content", "bank é"}, {"with_pieces", true}}).json();
+  EXPECT_EQ(tokens["tokens"].size(), tokens["count"]);
+  EXPECT_EQ(server.post("/detokenize", {{"tokens", tokens["tokens"]}}).json()["content"], "bank é");
+  const OrderedJson applied = server.post("/apply-template", chat_body()).json();
+  EXPECT_TRUE(applied["prompt"].get<std::string>().ends_with("<|im_start|>assistant\n<think>\n"));
+  EXPECT_EQ(ask(server.port(), "GET", "/v1/models").json()["data"][0]["id"], "demo");
+  EXPECT_EQ(ask(server.port(), "GET", "/v1/models/demo").status, 200);
+  EXPECT_EQ(ask(server.port(), "GET", "/v1/models/other").status, 404);
+  EXPECT_EQ(ask(server.port(), "GET", "/health").json()["status"], "ok");
+  EXPECT_NE(ask(server.port(), "GET", "/metrics").body.find("lockstep_http_responses_total"), std::string::npos);
+  EXPECT_EQ(ask(server.port(), "GET", "/stats").json()["limits"]["context"], 32768);
+}
+
+TEST(Http, StopStringsAndToolCalls) {
+  TestServer server(
+      "hm\n</think>\n\n<tool_call>\n<function=f>\n<parameter=n>\n12\n</parameter>\n</function>\n</tool_call>");
+  OrderedJson body = chat_body();
+  body["tools"] = OrderedJson::parse(R"([{"type": "function", "function": {"name": "f", "parameters":
+      {"type": "object", "properties": {"n": {"type": "integer"}}}}}])");
+  const OrderedJson reply = server.post("/v1/chat/completions", body).json();
+  EXPECT_EQ(reply["choices"][0]["finish_reason"], "tool_calls") << reply.dump();
+  EXPECT_EQ(reply["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"], R"({"n": 12})");
+  EXPECT_TRUE(reply["choices"][0]["message"]["content"].is_null());
+  const OrderedJson stopped = TestServer(kAnswer).post("/v1/chat/completions", chat_body({{"stop", "2 sen"}})).json();
+  EXPECT_EQ(stopped["choices"][0]["message"]["content"], "bank has ");
+}
+
+TEST(Http, EveryRouteButHealthNeedsTheKey) {
+  server::ServerOptions options = quick_options();
+  ASSERT_TRUE(options.keys.add("sesame-1"));
+  ASSERT_TRUE(options.keys.add("sesame-2"));
+  TestServer server(kAnswer, options);
+  std::size_t open = 0;
+  for (const server::Route& route : server::Router::routes()) {
+    SCOPED_TRACE(route.path);
+    const std::string body = route.method == "POST" ? "{}" : "";
+    const int bare = ask(server.port(), route.method, route.path, body).status;
+    open += bare == 401 ? 0 : 1;
+    EXPECT_EQ(bare == 401, route.path != "/health");
+    for (const Pairs& wrong : {Pairs{{"authorization", "Bearer sesame-"}}, Pairs{{"authorization", "sesame-1"}},
+                               Pairs{{"x-api-key", "sesame-11"}}, Pairs{{"authorization", "Basic sesame-1"}}}) {
+      EXPECT_EQ(ask(server.port(), route.method, route.path, body, wrong).status == 401, route.path != "/health");
+    }
+    EXPECT_NE(ask(server.port(), route.method, route.path, body, {{"authorization", "bearer sesame-1"}}).status, 401);
+    EXPECT_NE(ask(server.port(), route.method, route.path, body, {{"x-api-key", "sesame-2"}}).status, 401);
+  }
+  EXPECT_EQ(open, 1U);
+  EXPECT_EQ(ask(server.port(), "GET", "/no/such/route").status, 401);
+  EXPECT_EQ(ask(server.port(), "POST", "/health").status, 401);
+  const Reply anthropic = ask(server.port(), "POST", "/v1/messages", "{}");
+  EXPECT_EQ(anthropic.json()["error"]["type"], "authentication_error");
+  EXPECT_EQ(anthropic.json()["type"], "error");
+}
+
+TEST(Http, UnknownRoutesMethodsModels) {
+  server::ServerOptions options = quick_options();
+  options.service.limits.strict = true;
+  TestServer server(kAnswer, options);
+  EXPECT_EQ(ask(server.port(), "GET", "/nope").status, 404);
+  const Reply wrong = ask(server.port(), "GET", "/v1/chat/completions");
+  EXPECT_EQ(wrong.status, 405);
+  EXPECT_EQ(wrong.headers.at("allow"), "POST");
+  EXPECT_EQ(server.post("/v1/chat/completions", chat_body({{"model", "other"}})).status, 404);
+  EXPECT_EQ(server.post("/v1/chat/completions", chat_body({{"frobnicate", 1}})).status, 400);
+  EXPECT_EQ(server.post("/v1/chat/completions", chat_body(), {{"content-encoding", "gzip"}}).status, 415);
+  EXPECT_EQ(server.post("/v1/chat/completions", chat_body(), {{"x-lockstep-cache", "maybe"}}).status, 400);
+  EXPECT_EQ(server.post("/v1/chat/completions", chat_body(), {{"x-lockstep-cache", "bypass"}}).status, 200);
+  EXPECT_TRUE(server.engine().last_request().bypass_bank);
+  const Reply head = ask(server.port(), "HEAD", "/health");
+  EXPECT_EQ(head.status, 200);
+  const Reply template_error = server.post(
+      "/v1/chat/completions", {{"model", "demo"}, {"messages", {{{"role", "assistant"}, {"content", ""}}}}});
+  EXPECT_EQ(template_error.status, 400);
+  EXPECT_EQ(template_error.json()["error"]["param"], "messages");
+}
+
+TEST(Http, RefusalsOfTheEngine) {
+  TestServer server(kAnswer);
+  server.engine().refuse_with({engine::RefusalReason::QueueFull, "64 of 64 waiting", 65, 64, 3});
+  for (const bool stream : {false, true}) {
+    const Reply reply = server.post("/v1/chat/completions", chat_body({{"stream", stream}}));
+    EXPECT_EQ(reply.status, 429);
+    EXPECT_EQ(reply.headers.at("retry-after"), "3");
+    EXPECT_EQ(reply.json()["error"]["code"], "queue_full");
+  }
+}
+
+TEST(Http, AnErrorInTheMiddle) {
+  TestServer server(kAnswer);
+  server.engine().fail_after(3);
+  EXPECT_EQ(server.post("/v1/chat/completions", chat_body()).status, 413);
+  const auto events = sse_events(server.post("/v1/chat/completions", chat_body({{"stream", true}})).body);
+  EXPECT_EQ(events.back().data, "[DONE]");
+  EXPECT_EQ(OrderedJson::parse(events[events.size() - 2].data)["error"]["message"], "out of memory");
+}
+
+TEST(Http, KeepsConnectionsAndTakesPipelinedRequests) {
+  TestServer server(kAnswer);
+  Connection connection(server.port());
+  const std::string one = request_text("POST", "/v1/chat/completions", chat_body().dump());
+  const std::string health = request_text("GET", "/health");
+  connection.send(one + health + one);
+  EXPECT_EQ(content_of(connection.receive()), "bank has 2 senses.");
+  EXPECT_EQ(connection.receive().json()["status"], "ok");
+  EXPECT_EQ(content_of(connection.receive()), "bank has 2 senses.");
+  connection.send(health);
+  EXPECT_EQ(connection.receive().status, 200);
+  connection.send("GET /health HTTP/1.0\r\n\r\n");
+  const Reply old = connection.receive();
+  EXPECT_EQ(old.headers.at("connection"), "close");
+  EXPECT_EQ(connection.receive_some(), "");
+}
+
+TEST(Http, BodiesInChunksAndAfterContinue) {
+  TestServer server(kAnswer);
+  const std::string body = chat_body().dump();
+  std::string chunked =
+      "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n";
+  for (const char c : body) chunked += fmt::format("1\r\n{}\r\n", c);
+  Connection connection(server.port());
+  connection.send(chunked + "0\r\n\r\n");
+  EXPECT_EQ(content_of(connection.receive()), "bank has 2 senses.");
+}
+
+TEST(Http, LimitsOfHttp) {
+  server::ServerOptions options = quick_options();
+  options.service.limits.body_bytes = 4096;
+  options.service.limits.messages = 4;
+  options.http.header_bytes = 2048;
+  TestServer server(kAnswer, options);
+  EXPECT_EQ(ask(server.port(), "GET", "/health", "", {{"x", std::string(4096, 'x')}}).status, 431);
+  EXPECT_EQ(server.post("/v1/chat/completions", chat_body({{"user", std::string(5000, 'x')}})).status, 413);
+  std::string chunked = "POST /tokenize HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2000\r\n";
+  Connection big(server.port());
+  big.send(chunked + std::string(8192, ' ') + "\r\n0\r\n\r\n");
+  EXPECT_EQ(big.receive().status, 413);
+  const struct {
+    std::string text;
+    int status;
+  } cases[] = {
+      {"NONSENSE\r\n\r\n", 400},
+      {"GET /health HTTP/9.9\r\n\r\n", 400},
+      {"POST /tokenize HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+      {"POST /tokenize HTTP/1.1\r\ncontent-length: -1\r\n\r\n", 400},
+      {"POST /tokenize HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400},
+      {"POST /tokenize HTTP/1.1\r\ncontent-length: 2\r\n\r\n[]", 400},
+  };
+  for (const auto& wrong : cases) {
+    SCOPED_TRACE(wrong.text);
+    Connection connection(server.port());
+    connection.send(wrong.text);
+    EXPECT_EQ(connection.receive().status, wrong.status);
+  }
+  OrderedJson many = chat_body();
+  for (int i = 0; i < 5; ++i) many["messages"].push_back(many["messages"][0]);
+  EXPECT_EQ(server.post("/v1/chat/completions", many).json()["error"]["param"], "messages");
+  EXPECT_EQ(ask(server.port(), "GET", "/health").status, 200);
+}
+
+TEST(Http, SlowClientsAreCutOff) {
+  server::ServerOptions options = quick_options();
+  options.http.header_seconds = 0.2;
+  options.http.body_seconds = 0.2;
+  options.http.idle_seconds = 0.2;
+  TestServer server(kAnswer, options);
+  Connection header(server.port());
+  header.send("GET /health HTTP/1.1\r\nx: ");
+  EXPECT_EQ(header.receive().status, 408);
+  Connection body(server.port());
+  body.send("POST /tokenize HTTP/1.1\r\ncontent-length: 100\r\n\r\n{");
+  EXPECT_EQ(body.receive().status, 408);
+  Connection idle(server.port());
+  idle.send(request_text("GET", "/health"));
+  EXPECT_EQ(idle.receive().status, 200);
+  EXPECT_EQ(idle.receive_some(), "");
+  Connection silent(server.port());
+  EXPECT_EQ(silent.receive_some(), "");
+}
+
+TEST(Http, TooManyConnections) {
+  server::ServerOptions options = quick_options();
+  options.http.connections = 2;
+  TestServer server(kAnswer, options);
+  Connection first(server.port());
+  Connection second(server.port());
+  first.send(request_text("GET", "/health"));
+  second.send(request_text("GET", "/health"));
+  EXPECT_EQ(first.receive().status, 200);
+  EXPECT_EQ(second.receive().status, 200);
+  EXPECT_EQ(Connection(server.port()).receive().status, 503);
+  first.send(request_text("GET", "/health"));
+  EXPECT_EQ(first.receive().status, 200);
+}
+
+TEST(Http, ALeavingClientCancelsItsRequestOnly) {
+  TestServer server(kAnswer, quick_options(), true);
+  {
+    Connection leaving(server.port());
+    leaving.send(request_text("POST", "/v1/chat/completions", chat_body({{"stream", true}}).dump()));
+    ASSERT_TRUE(leaving.receive_until("reasoning_content"));
+    // A second one waits in the queue, and leaves as well.
+    Connection queued(server.port());
+    queued.send(request_text("POST", "/v1/chat/completions", chat_body().dump()));
+  }
+  EXPECT_TRUE(server.engine().wait_idle(20));
+  EXPECT_GE(server.engine().cancelled(), 1U);
+  const Reply next = server.post("/v1/chat/completions", chat_body({{"max_tokens", 5}}));
+  EXPECT_EQ(next.json()["choices"][0]["finish_reason"], "length");
+}
+
+TEST(Http, DeleteCancels) {
+  TestServer server(kAnswer, quick_options(), true);
+  Connection stream(server.port());
+  stream.send(request_text("POST", "/v1/chat/completions", chat_body({{"stream", true}}).dump()));
+  ASSERT_TRUE(stream.receive_until("\"chatcmpl-"));
+  std::string text = stream.receive_some();
+  const std::size_t at = text.find("chatcmpl-");
+  const std::string id = text.substr(at, text.find('"', at) - at);
+  EXPECT_EQ(ask(server.port(), "DELETE", "/v1/requests/" + id).status, 200);
+  EXPECT_TRUE(stream.receive_until("data: [DONE]"));
+  EXPECT_TRUE(server.engine().wait_idle(20));
+  EXPECT_EQ(ask(server.port(), "DELETE", "/v1/requests/" + id).status, 404);
+  EXPECT_EQ(ask(server.port(), "DELETE", "/v1/requests/-").status, 404);
+}
+
+TEST(Http, ASlowReaderPausesItsRequestAndIsNotDropped) {
+  TestServer server(kAnswer, quick_options(), true);
+  Connection slow(server.port());
+  slow.shrink_buffers();
+  slow.send(request_text("POST", "/v1/chat/completions", chat_body({{"stream", true}, {"max_tokens", 60000}}).dump()));
+  ASSERT_TRUE(slow.receive_until("reasoning_content"));
+  ASSERT_TRUE(server.engine().wait_paused());
+  EXPECT_EQ(ask(server.port(), "GET", "/health").status, 200);
+  EXPECT_TRUE(slow.receive_until("data: [DONE]"));
+}
+
+TEST(Http, CommentsKeepAQueuedStreamAlive) {
+  server::ServerOptions options = quick_options();
+  options.service.keep_alive_seconds = 0.05;
+  TestServer server(kAnswer, options);
+  server.engine().hold(true);
+  Connection connection(server.port());
+  connection.send(request_text("POST", "/v1/chat/completions", chat_body({{"stream", true}}).dump()));
+  EXPECT_TRUE(connection.receive_until(": queued\n\n"));
+  Connection anthropic(server.port());
+  anthropic.send(request_text("POST", "/v1/messages", chat_body({{"stream", true}, {"max_tokens", 9}}).dump()));
+  EXPECT_TRUE(anthropic.receive_until("event: ping\n"));
+  server.engine().hold(false);
+  EXPECT_TRUE(connection.receive_until("data: [DONE]"));
+  EXPECT_TRUE(anthropic.receive_until("event: message_stop\n"));
+}
+
+TEST(Http, WebPagesOfOtherOriginsMayNotAsk) {
+  const Pairs page = {{"origin", "https://page.example"}};
+  TestServer closed(kAnswer);
+  EXPECT_EQ(closed.post("/v1/chat/completions", chat_body(), page).status, 403);
+  EXPECT_FALSE(ask(closed.port(), "GET", "/v1/models", "", page).headers.contains("access-control-allow-origin"));
+  EXPECT_EQ(ask(closed.port(), "OPTIONS", "/v1/chat/completions", "", page).status, 405);
+  server::ServerOptions options = quick_options();
+  options.origins = {"https://page.example"};
+  ASSERT_TRUE(options.keys.add("k"));
+  TestServer open(kAnswer, options);
+  Pairs asks = page;
+  asks.emplace_back("access-control-request-headers", "authorization, content-type");
+  const Reply preflight = ask(open.port(), "OPTIONS", "/v1/chat/completions", "", asks);
+  EXPECT_EQ(preflight.status, 204);
+  EXPECT_EQ(preflight.headers.at("access-control-allow-headers"), "authorization, content-type");
+  Pairs with_key = page;
+  with_key.emplace_back("authorization", "Bearer k");
+  const Reply reply = open.post("/v1/chat/completions", chat_body(), with_key);
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.headers.at("access-control-allow-origin"), "https://page.example");
+  EXPECT_EQ(open.post("/v1/chat/completions", chat_body(), {{"origin", "https://x"}, {"x-api-key", "k"}}).status, 403);
+}
+
+TEST(Http, TheAccessLogSaysNothingOfWhatWasSaid) {
+  const ScratchDirectory scratch;
+  server::ServerOptions options = quick_options();
+  options.access_log = (scratch / "log").string();
+  ASSERT_TRUE(options.keys.add("sesame"));
+  TestServer server(kAnswer, options);
+  const Pairs key = {{"authorization", "Bearer sesame"}};
+  OrderedJson body = chat_body();
+  body["messages"][0]["content"] = "my secret question";
+  EXPECT_EQ(ask(server.port(), "POST", "/v1/chat/completions?token=hidden", body.dump(), key).status, 200);
+  body["messages"] = "my secret question";
+  EXPECT_EQ(server.post("/v1/chat/completions", body, key).status, 400);
+  server.stop();
+  std::ifstream file(scratch / "log");
+  std::vector<OrderedJson> lines;
+  for (std::string line; std::getline(file, line);) {
+    for (const char* word : {"secret", "sesame", "hidden", "senses"}) EXPECT_EQ(line.find(word), std::string::npos);
+    lines.push_back(OrderedJson::parse(line));
+  }
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0]["status"], 200);
+  EXPECT_EQ(lines[0]["path"], "/v1/chat/completions");
+  EXPECT_GT(lines[0]["tokens"], 5);
+  EXPECT_EQ(lines[0]["finish"], "stop");
+  EXPECT_EQ(lines[1]["error"], "invalid_type");
+}
+
+TEST(Http, DrainFinishesWhatIsUnderWay) {
+  TestServer server(kAnswer);
+  server.engine().hold(true);
+  Connection running(server.port());
+  running.send(request_text("POST", "/v1/chat/completions", chat_body({{"stream", true}}).dump()));
+  ASSERT_TRUE(running.receive_until("\r\n\r\n"));
+  std::thread drain([&] { server.server().drain(); });
+  Reply health;
+  do health = ask(server.port(), "GET", "/health");
+  while (health.status == 200);
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(health.json()["status"], "draining");
+  EXPECT_EQ(server.post("/v1/chat/completions", chat_body()).status, 503);
+  server.engine().hold(false);
+  EXPECT_TRUE(running.receive_until("data: [DONE]"));
+  drain.join();
+}
+
+TEST(Http, HealthWhileLoadingAndAfterPoisoning) {
+  std::mutex mutex;
+  std::unique_lock lock(mutex);
+  auto started = server::Server::start(
+      quick_options(),
+      [&](server::LoadProgress& progress) -> Result<std::shared_ptr<const server::ModelContext>> {
+        progress.phase.store("weights");
+        const std::lock_guard wait(mutex);
+        return fail(ErrorKind::NotFound, "no such model");
+      },
+      [](const std::string&) {});
+  ASSERT_TRUE(started.has_value());
+  const std::uint16_t port = (*started)->port();
+  Reply health;
+  do health = ask(port, "GET", "/health");
+  while (health.json()["loading"]["phase"] != "weights");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(health.json()["status"], "loading");
+  const Reply early = ask(port, "POST", "/v1/chat/completions", chat_body().dump());
+  EXPECT_EQ(early.status, 503);
+  EXPECT_EQ(early.headers.at("retry-after"), "1");
+  lock.unlock();
+  EXPECT_EQ((*started)->wait_loaded().error().message, "no such model");
+
+  TestServer server(kAnswer);
+  server.engine().poison("a read failed");
+  EXPECT_EQ(ask(server.port(), "GET", "/health").json()["status"], "poisoned");
+}
+
+TEST(ApiKeys, FilesAndUnusableKeys) {
+  const ScratchDirectory scratch;
+  std::ofstream(scratch / "keys") << "# of today\n\nfirst\r\nsecond\n";
+  std::ofstream(scratch / "none") << "# nothing\n";
+  server::ApiKeys keys;
+  ASSERT_TRUE(keys.add_file(scratch / "keys"));
+  server::HttpRequest request;
+  request.headers = {{"x-api-key", "second"}};
+  EXPECT_TRUE(keys.admit(request));
+  request.headers = {{"x-api-key", "# of today"}};
+  EXPECT_FALSE(keys.admit(request));
+  EXPECT_FALSE(keys.add_file(scratch / "none"));
+  EXPECT_FALSE(keys.add_file(scratch / "missing"));
+  EXPECT_FALSE(keys.add(""));
+  EXPECT_FALSE(keys.add("a b"));
+}
+
+}  // namespace
+}  // namespace lockstep::test
