@@ -50,7 +50,7 @@ TEST(Assembler, TakesAnAnswerApart) {
   EXPECT_EQ(parts[0].text, "The user wants é\xF0\x9F\x98\x80. Mention of <tool_call> here.");
   EXPECT_EQ(parts[1].text, "Let me look — 日本.");
   EXPECT_EQ(parts[2].name, "search");
-  EXPECT_EQ(parts[2].text, R"({"query": "bank </parameter> \"é\"\n", "limit": 12})");
+  EXPECT_EQ(parts[2].text, R"({"query":"bank </parameter> \"é\"\n","limit":12})");
   EXPECT_TRUE(parts[2].complete);
   EXPECT_EQ(parts[3].name, "none");
 }
@@ -92,7 +92,7 @@ TEST(Assembler, ACutCallIsIncomplete) {
   const auto parts = parts_of(run(assembler(), {kTranscript.substr(0, kTranscript.find("bank") + 4)}));
   ASSERT_EQ(parts.size(), 3U);
   EXPECT_FALSE(parts[2].complete);
-  EXPECT_EQ(parts[2].text, R"({"query": "bank)");
+  EXPECT_EQ(parts[2].text, R"({"query":"bank)");
 }
 
 // ---- streams against whole bodies ----

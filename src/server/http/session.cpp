@@ -10,7 +10,6 @@ namespace {
 namespace http = boost::beast::http;
 
 constexpr std::size_t kLowMark = std::size_t{64} << 10;    ///< unsent bytes below which on_sent() is called
-constexpr std::size_t kPipelined = std::size_t{64} << 10;  ///< bytes of later requests that are read ahead
 constexpr std::size_t kLingerBytes = std::size_t{4} << 20;
 constexpr double kLingerSeconds = 2;
 
@@ -179,20 +178,19 @@ void Session::refuse(int status, std::string message) {
   current_->respond(shared_->handler.failure(status, std::move(message)));
 }
 
-/// Reads ahead while a response is under way, because only a read notices that the client has gone.
+/// Reads while a response is under way, because only a read notices that the client has gone. What comes is the next
+/// request, and the end of watching.
 void Session::watch() {
-  if (watching_ || buffer_.size() >= kPipelined) return;
+  if (watching_ || buffer_.size() > 0) return;
   watching_ = true;
   stream_.async_read_some(buffer_.prepare(4096), [self = shared_from_this()](const ErrorCode& error, std::size_t n) {
     self->watching_ = false;
     if (self->phase_ == Phase::Closed || self->phase_ == Phase::Linger) return;
     if (error) return self->gone();
     self->buffer_.commit(n);
-    if (self->wants_request_) {
-      self->phase_ = Phase::Header;
-      return self->read_header();
-    }
-    self->watch();
+    if (!self->wants_request_) return;
+    self->phase_ = Phase::Header;
+    self->read_header();
   });
 }
 
