@@ -5,7 +5,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 release_dir=$root/build/release
 
 build_packages=(g++ cmake ninja-build pkg-config libexpected-dev nlohmann-json3-dev libcli11-dev libfmt-dev
-  libpcre2-dev libutf8proc-dev libssl-dev libedit-dev liburing-dev)
+  libpcre2-dev libutf8proc-dev libssl-dev libedit-dev liburing-dev libboost-dev prometheus-cpp-dev)
 test_packages=(libgtest-dev)
 
 say() { printf '==> %s\n' "$*" >&2; }

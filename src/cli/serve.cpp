@@ -1,17 +1,15 @@
 // lockstep serve: the HTTP server.
-#include <sys/stat.h>
-
 #include <CLI/App.hpp>
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
 
-#include "base/sha256.hpp"
 #include "cli/command.hpp"
 #include "cli/engine_options.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "decode/lanes.hpp"
+#include "engine/identity.hpp"
 #include "server/server.hpp"
 
 namespace lockstep::cli {
@@ -25,21 +23,6 @@ struct Options {
   std::string bank_directory;
   bool no_bank = false;
 };
-
-/// What makes saved states of another model unusable here. Weights are told apart by size and time of change: hashing
-/// them would take longer than loading.
-std::string bank_identity(const artifact::Artifact& artifact, const std::string& state) {
-  std::string text = artifact.identity().config_sha256 + artifact.identity().inventory_sha256 + state;
-  std::string last;
-  for (const artifact::TensorRecord& record : artifact.inventory()) {
-    if (record.file == last) continue;
-    last = record.file;
-    struct stat facts {};
-    if (::stat((artifact.directory() / record.file).c_str(), &facts) != 0) continue;
-    text += fmt::format("\n{} {} {}.{}", record.file, facts.st_size, facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec);
-  }
-  return sha256_hex(text);
-}
 
 OrderedJson identity_json(const artifact::Artifact& artifact, const std::string& model_id) {
   OrderedJson out = {{"id", model_id}};
@@ -86,7 +69,7 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
   enter(progress, 3, "engine");
   engine::Options engine_options = options.engine;
   engine_options.vocab = vocab;
-  engine_options.identity = bank_identity(artifact, options.model.state);
+  engine_options.identity = LOCKSTEP_TRY(engine::model_identity(artifact)) + " " + options.model.state;
   engine_options.capture = lanes.armed(decode::LaneId::GdnCapture);
   if (!lanes.armed(decode::LaneId::Mtp)) engine_options.depth = 0;
   auto context = std::make_shared<server::ModelContext>(

@@ -1,0 +1,173 @@
+// `lockstep serve` as a process, with the demo model.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/client.hpp"
+
+namespace lockstep::test {
+namespace {
+
+const std::string kDemo = LOCKSTEP_SOURCE_DIR "/models/demo";
+
+/// A running server; killed at the end of the test at the latest.
+class Process {
+ public:
+  explicit Process(std::vector<std::string> more = {}) {
+    std::vector<std::string> arguments = {LOCKSTEP_BINARY, "serve",  "-m", kDemo,       "--model-id",
+                                          "demo",          "--port", "0",  "--threads", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    std::array<int, 2> ends{};
+    if (::pipe(ends.data()) != 0) throw std::runtime_error("pipe failed");
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::dup2(ends[1], STDERR_FILENO);
+      ::close(ends[0]);
+      std::vector<char*> argv;
+      for (std::string& argument : arguments) argv.push_back(argument.data());
+      argv.push_back(nullptr);
+      ::execv(argv[0], argv.data());
+      ::_exit(127);
+    }
+    ::close(ends[1]);
+    stderr_ = ends[0];
+    read_until("ready: ");
+    const std::size_t at = log_.find("http://127.0.0.1:");
+    if (at != std::string::npos) port_ = static_cast<std::uint16_t>(std::stoi(log_.substr(at + 17)));
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+  ~Process() {
+    if (child_ > 0) {
+      ::kill(child_, SIGKILL);
+      ::waitpid(child_, nullptr, 0);
+    }
+    ::close(stderr_);
+  }
+
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+  void signal(int number) const { ::kill(child_, number); }
+  bool read_until(const std::string& text) {
+    std::array<char, 4096> bytes{};
+    while (log_.find(text) == std::string::npos) {
+      const ssize_t n = ::read(stderr_, bytes.data(), bytes.size());
+      if (n <= 0) return false;
+      log_.append(bytes.data(), static_cast<std::size_t>(n));
+    }
+    return true;
+  }
+  /// The exit code.
+  int wait() {
+    int status = 0;
+    ::waitpid(child_, &status, 0);
+    child_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  pid_t child_ = -1;
+  int stderr_ = -1;
+  std::string log_;
+  std::uint16_t port_ = 0;
+};
+
+std::string body(const std::string& word, bool stream, int tokens = 48) {
+  return OrderedJson({{"model", "demo"},
+                      {"stream", stream},
+                      {"seed", 3},
+                      {"max_tokens", tokens},
+                      {"messages", {{{"role", "user"}, {"content", "What does " + word + " mean?"}}}}})
+      .dump();
+}
+
+/// Reasoning and content of an answer, streamed or not.
+std::string answer(std::uint16_t port, const std::string& word, bool stream, const Pairs& headers = {}) {
+  const Reply reply = ask(port, "POST", "/v1/chat/completions", body(word, stream), headers);
+  if (!stream) {
+    const OrderedJson message = reply.json()["choices"][0]["message"];
+    return message.value("reasoning_content", "") + "|" + message["content"].get<std::string>();
+  }
+  std::string reasoning;
+  std::string content;
+  for (const SseEvent& event : sse_events(reply.body)) {
+    const OrderedJson chunk = OrderedJson::parse(event.data, nullptr, false);
+    if (!chunk.is_object() || chunk["choices"].empty()) continue;
+    reasoning += chunk["choices"][0]["delta"].value("reasoning_content", "");
+    content += chunk["choices"][0]["delta"].value("content", "");
+  }
+  return reasoning + "|" + content;
+}
+
+TEST(Serve, AnswersAreTheSameAloneTogetherStreamedCachedAndCold) {
+  Process server;
+  ASSERT_NE(server.port(), 0);
+  const std::vector<std::string> words = {"bank", "river", "stone", "bird", "light", "house"};
+  std::vector<std::string> alone;
+  for (const std::string& word : words) {
+    alone.push_back(answer(server.port(), word, false, {{"x-lockstep-cache", "bypass"}}));
+    EXPECT_GT(alone.back().size(), 20U);
+    EXPECT_EQ(answer(server.port(), word, true), alone.back());
+    EXPECT_EQ(answer(server.port(), word, false), alone.back());
+  }
+  std::vector<std::string> together(words.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    threads.emplace_back([&, i] { together[i] = answer(server.port(), words[i], i % 2 == 0); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(together, alone);
+}
+
+TEST(Serve, TheSecondTimeAPromptComesFromTheBank) {
+  Process server;
+  const auto report = [&](const Pairs& headers) {
+    const Reply reply = ask(server.port(), "POST", "/v1/chat/completions", body("bank", false), headers);
+    return reply.json()["lockstep"]["choices"][0];
+  };
+  const OrderedJson first = report({});
+  const OrderedJson second = report({});
+  const OrderedJson cold = report({{"x-lockstep-cache", "bypass"}});
+  EXPECT_EQ(first["cached_tokens"], 0);
+  EXPECT_GT(second["cached_tokens"], 0);
+  EXPECT_EQ(cold["cached_tokens"], 0);
+  EXPECT_EQ(cold["cache_miss"], "bypass");
+  for (const char* digest : {"prompt_ids_sha256", "ids_sha256", "text_sha256", "reasoning_sha256"}) {
+    EXPECT_EQ(first[digest], second[digest]);
+    EXPECT_EQ(first[digest], cold[digest]);
+  }
+}
+
+TEST(Serve, SigtermLetsTheAnswerEnd) {
+  Process server;
+  Connection stream(server.port());
+  stream.send(request_text("POST", "/v1/chat/completions", body("bank", true, 400)));
+  ASSERT_TRUE(stream.receive_until("reasoning_content"));
+  server.signal(SIGTERM);
+  EXPECT_TRUE(stream.receive_until("data: [DONE]"));
+  EXPECT_EQ(server.wait(), 0);
+}
+
+TEST(Serve, ASecondSignalEndsAtOnce) {
+  Process server({"--stall-timeout", "600"});
+  Connection stream(server.port());
+  stream.shrink_buffers();
+  // Keeps the server busy for long: it cannot finish this by itself before the test would time out.
+  OrderedJson request = OrderedJson::parse(body("bank", true, 30000));
+  request["logit_bias"] = {{"6102", -100}, {"6100", -100}};
+  stream.send(request_text("POST", "/v1/chat/completions", request.dump()));
+  ASSERT_TRUE(stream.receive_until("reasoning_content"));
+  server.signal(SIGINT);
+  ASSERT_TRUE(server.read_until("draining"));
+  server.signal(SIGINT);
+  EXPECT_EQ(server.wait(), 130);
+}
+
+}  // namespace
+}  // namespace lockstep::test
