@@ -39,11 +39,13 @@ Session::~Session() {
   shared_->sessions.erase(this);
 }
 
+void Session::join_server() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->sessions.emplace(this, weak_from_this());
+}
+
 void Session::start() {
-  {
-    const std::lock_guard lock(shared_->mutex);
-    shared_->sessions.emplace(this, weak_from_this());
-  }
+  join_server();
   asio::post(stream_.get_executor(), [self = shared_from_this()] {
     if (!self->stream_.is_tls()) return self->read_header();
     self->deadline(self->shared_->options.header_seconds);
@@ -52,6 +54,7 @@ void Session::start() {
 }
 
 void Session::turn_away() {
+  join_server();
   asio::post(stream_.get_executor(), [self = shared_from_this()] {
     self->close_after_ = true;
     if (self->stream_.is_tls()) return self->close();  // not worth a hand-shake

@@ -144,6 +144,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   friend class LiveExchange;
   enum class Phase { Header, Idle, Body, Answer, Linger, Closed };
 
+  /// Lets the server find this session when it ends.
+  void join_server();
   void read_header();
   void on_header(const ErrorCode& error);
   void read_body();
