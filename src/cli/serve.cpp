@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "cli/arguments.hpp"
 #include "cli/command.hpp"
 #include "cli/engine_options.hpp"
 #include "cli/options.hpp"
@@ -129,7 +130,9 @@ CLI::Option* add_bytes(CLI::App& command, const std::string& name, std::uint64_t
 
 CLI::Option* add_number(CLI::App& command, const std::string& name, std::int64_t& number, std::int64_t least,
                         std::int64_t most, const std::string& text) {
-  return command.add_option(name, number, text)->check(CLI::Range(least, most))->capture_default_str();
+  return command.add_option(name, number, text)
+      ->transform(whole_number(least, static_cast<std::uint64_t>(most)))
+      ->capture_default_str();
 }
 
 void add_http_options(CLI::App& command, Options& options) {
@@ -137,7 +140,9 @@ void add_http_options(CLI::App& command, Options& options) {
   server::ServiceOptions& service = options.server.service;
   command.add_option("--model-id", service.model_id, "The served name (default: that of the model's directory)");
   command.add_option("--host", http.host, "Address to listen on")->capture_default_str();
-  command.add_option("--port", http.port, "Port; 0 takes a free one")->capture_default_str();
+  command.add_option("--port", http.port, "Port; 0 takes a free one")
+      ->transform(whole_number(0, 65535))
+      ->capture_default_str();
   command.add_option("--api-key", options.keys, "A key that clients must show (repeatable; also LOCKSTEP_API_KEY)");
   command.add_option("--api-key-file", options.key_files, "A file of keys, one a line (repeatable)");
   command.add_option("--cors-origin", options.server.origins,
@@ -147,20 +152,20 @@ void add_http_options(CLI::App& command, Options& options) {
   command.add_option("--access-log", options.server.access_log, "File for one line of JSON per request; - is stderr");
   command.add_flag("--strict", service.limits.strict, "Refuse unknown fields and other model names");
   command.add_option("--http-threads", http.threads, "Threads for HTTP, apart from the model's")
-      ->check(CLI::Range(1, 256))
+      ->transform(whole_number(1, 256))
       ->capture_default_str();
   command.add_option("--max-connections", http.connections, "Open connections; more get 503")
-      ->check(CLI::Range(1, 65536))
+      ->transform(whole_number(1, 65536))
       ->capture_default_str();
   command.add_option("--max-body", service.limits.body_bytes, "Longest request body (default: 32M)")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("BYTES");
   command.add_option("--max-messages", service.limits.messages, "Most messages of a request")
-      ->check(CLI::Range(1, 1 << 20))
+      ->transform(whole_number(1, 1 << 20))
       ->capture_default_str();
   const auto add_seconds = [&](const std::string& name, double& seconds, const std::string& text) {
     command.add_option(name, seconds, text)
-        ->check(CLI::Range(0.05, 86400.0))
+        ->check(finite_number(0.05, 86400))
         ->capture_default_str()
         ->type_name("SECONDS");
   };

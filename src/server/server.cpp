@@ -11,13 +11,11 @@
 namespace lockstep::server {
 namespace {
 
-constexpr int kExitInterrupted = 130;
-
 std::atomic<int> signals{0};
 
-void on_signal(int) {
+void on_signal(int number) {
   // The second one ends the process at once; what it writes (the bank's files, the access log) is whole at any time.
-  if (signals.fetch_add(1) > 0) ::_exit(kExitInterrupted);
+  if (signals.fetch_add(1) > 0) ::_exit(128 + number);
 }
 static_assert(std::atomic<int>::is_always_lock_free, "the handler may only touch lock-free atomics");
 

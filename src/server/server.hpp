@@ -52,8 +52,8 @@ class Server {
   std::unique_ptr<State> state_;
 };
 
-/// Runs until SIGINT or SIGTERM, then drains; a second signal ends the process at once with exit code 130. `announce`
-/// gets the address, and when the model is ready. Errors: as Server::start(), and those of the loader.
+/// Runs until SIGINT or SIGTERM, then drains; a second signal ends the process at once with exit code 128 + its number.
+/// `announce` gets the address, and when the model is ready. Errors: as Server::start(), and those of the loader.
 Status serve(ServerOptions options, Loader loader, Announce announce);
 
 }  // namespace lockstep::server
