@@ -1,7 +1,7 @@
 // Which request goes where, and who may ask.
 #pragma once
 
-#include <functional>
+#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,8 +35,8 @@ class Router final : public HttpHandler {
   Router(Service& service, RouterOptions options) : service_(service), options_(std::move(options)) {}
 
   [[nodiscard]] static std::span<const Route> routes();
-  /// For the metrics; may be set before the first request only.
-  void set_connections(std::function<std::size_t()> connections) { connections_ = std::move(connections); }
+  /// Whose connections the metrics count. Any thread; the server outlives its own requests.
+  void set_server(const HttpServer* server) { server_.store(server); }
 
   std::optional<HttpResponse> refuse(const HttpRequest& request) override;
   void handle(const std::shared_ptr<Exchange>& exchange) override;
@@ -69,7 +69,7 @@ class Router final : public HttpHandler {
 
   Service& service_;
   const RouterOptions options_;
-  std::function<std::size_t()> connections_ = [] { return std::size_t{0}; };
+  std::atomic<const HttpServer*> server_{nullptr};
 };
 
 /// Anthropic's error shape on its own routes.

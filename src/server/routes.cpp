@@ -38,9 +38,11 @@ void Router::stats(const std::shared_ptr<Exchange>& exchange, std::string_view /
 void Router::metrics(const std::shared_ptr<Exchange>& exchange, std::string_view /*id*/) {
   std::optional<engine::Statistics> statistics;
   if (const auto model = service_.model()) statistics = model->engine->stats();
+  const HttpServer* server = server_.load();
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  response.body = service_.metrics().text(statistics ? &*statistics : nullptr, connections_());
+  response.body =
+      service_.metrics().text(statistics ? &*statistics : nullptr, server == nullptr ? 0 : server->connections());
   exchange->respond(std::move(response));
 }
 

@@ -69,7 +69,7 @@ Result<std::unique_ptr<Server>> Server::start(ServerOptions options, Loader load
   options.http.body_bytes = options.service.limits.body_bytes;
   auto state = std::make_unique<State>(std::move(options), std::move(log));
   state->http = LOCKSTEP_TRY(HttpServer::start(state->options.http, state->router));
-  state->router.set_connections([http = state->http.get()] { return http->connections(); });
+  state->router.set_server(state->http.get());
   announce(fmt::format("listening on {}", url(state->options.http, state->http->port())));
   state->loader = std::thread([state = state.get(), loader = std::move(loader), announce = std::move(announce)] {
     Result<std::shared_ptr<const ModelContext>> model = loader(state->service.progress());
