@@ -157,9 +157,7 @@ void add_http_options(CLI::App& command, Options& options) {
   command.add_option("--max-connections", http.connections, "Open connections; more get 503")
       ->transform(whole_number(1, 65536))
       ->capture_default_str();
-  command.add_option("--max-body", service.limits.body_bytes, "Longest request body (default: 32M)")
-      ->transform(CLI::AsSizeValue(false))
-      ->type_name("BYTES");
+  add_bytes(command, "--max-body", service.limits.body_bytes, "Longest request body (default: 32M)");
   command.add_option("--max-messages", service.limits.messages, "Most messages of a request")
       ->transform(whole_number(1, 1 << 20))
       ->capture_default_str();

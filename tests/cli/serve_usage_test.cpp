@@ -16,7 +16,10 @@ TEST(Serve, WrongUsage) {
                                                        {"serve", "--api-key", "a b"},
                                                        {"serve", "--parallel", "0"},
                                                        {"serve", "--max-connections", "0"},
-                                                       {"serve", "--api-key-file", "/dev/null/x"}};
+                                                       {"serve", "--api-key-file", "/dev/null/x"},
+                                                       {"serve", "--max-body", "-1"},
+                                                       {"serve", "--idle-timeout", "nan"},
+                                                       {"serve", "--parallel", "010"}};
   for (const auto& arguments : cases) {
     SCOPED_TRACE(arguments[1] + " " + arguments[2]);
     EXPECT_NE(run_lockstep(arguments).exit_code, 0);
