@@ -49,13 +49,16 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
   if (options.engine.depth == 0) lanes.switch_off(decode::LaneId::Mtp, "--depth 0");
   EngineOptions used = options.model;
   if (lanes.all_disabled() && used.isa.empty()) used.isa = "scalar";
+  used.lanes = lanes.for_backend();
+  used.short_head = lanes.armed(decode::LaneId::Frspec);
   enter(progress, 1, "weights");
   auto owner = std::make_shared<Owner>();
   owner->loaded = LOCKSTEP_TRY(load_model(used, lanes.armed(decode::LaneId::Mtp)));
   const artifact::Artifact& artifact = *owner->loaded.artifact;
   const model::Model& model = *owner->loaded.model;
-  if (lanes.armed(decode::LaneId::Mtp) && !model.has_draft()) {
-    lanes.decline(decode::LaneId::Mtp, "the model has no draft layer");
+  lanes.install(model);
+  if (lanes.armed(decode::LaneId::ArPipeline)) {
+    lanes.decline(decode::LaneId::ArPipeline, "the server makes text of tokens on other threads anyway");
   }
   enter(progress, 2, "tokenizer");
   text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(artifact.directory()));
@@ -72,6 +75,7 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
   engine_options.vocab = vocab;
   engine_options.identity = LOCKSTEP_TRY(engine::model_identity(artifact)) + " " + options.model.state;
   engine_options.capture = lanes.armed(decode::LaneId::GdnCapture);
+  engine_options.short_head = lanes.armed(decode::LaneId::Frspec);
   if (!lanes.armed(decode::LaneId::Mtp)) engine_options.depth = 0;
   auto context = std::make_shared<server::ModelContext>(
       server::ModelContext{.owner = owner,
@@ -191,6 +195,10 @@ void add_scheduling_options(CLI::App& command, Options& options) {
   add_number(command, "--bank-interval", engine.bank.interval, 0, 1 << 24, "Tokens between kept states of a prompt");
   command.add_option("--bank-dir", options.bank_directory, "Directory for states that survive a restart");
   add_bytes(command, "--bank-disk", engine.bank.disk_bytes, "Size of that directory (default: 8G)");
+  command
+      .add_option("--frspec", options.model.frspec,
+                  "List of draft tokens (default: frspec.json of the model directory)")
+      ->type_name("FILE");
   command.add_option("--disable-optimization", options.disabled, "Switch lanes off: names separated by commas, or all");
 }
 

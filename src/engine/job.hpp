@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "backend/backend.hpp"
 #include "decode/generation.hpp"
 #include "engine/request.hpp"
 #include "engine/sink.hpp"
@@ -55,6 +56,7 @@ struct Job {
   std::int64_t prompt_told = 0;  ///< by on_prefill()
   Clock::time_point started, prompt_end, first_token;
   std::uint64_t ple_hits = 0, ple_misses = 0;
+  backend::LaneCounters lanes_before;  ///< of the backend, when it started
 
   [[nodiscard]] bool prompt_has_run() const { return prompt_end != Clock::time_point(); }
   [[nodiscard]] bool has_first_token() const { return first_token != Clock::time_point(); }

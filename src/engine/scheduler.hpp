@@ -70,6 +70,7 @@ class Scheduler final : public Engine {
   void prompt_end(Job& job);
   void keep_prompt(Job& job, bool durable);
   void deliver(Job& job);
+  [[nodiscard]] std::vector<std::string> lanes_that_ran(const Job& job) const;
   void finish(Job& job);
   void fail_job(Job& job, const Error& error);
   void leave(Job& job);

@@ -63,6 +63,7 @@ Status Scheduler::begin(Job& job) {
   Group& group = *job.group;
   --group.waiting;
   job.started = Clock::now();
+  job.lanes_before = model_.backend().lane_counters();
   if (group.prompt == Group::Prompt::Waiting) return begin_prompt(job);
   // Another choice has run the prompt.
   job.cached = group.start ? group.start->cached_tokens : 0;

@@ -1,5 +1,6 @@
 // After a step: progress, states for the bank, tokens for the sinks, and the end of choices.
 #include <algorithm>
+#include <numeric>
 
 #include "backend/ngram/ngram_store.hpp"
 #include "decode/lanes.hpp"
@@ -97,6 +98,19 @@ void Scheduler::deliver(Job& job) {
   generation.clear_emitted();
 }
 
+/// By the counters of the lanes' own code. The backend's are of steps, which other choices share.
+std::vector<std::string> Scheduler::lanes_that_ran(const Job& job) const {
+  decode::DecodeStats stats = job.generation->stats();
+  stats.backend = model_.backend().lane_counters() - job.lanes_before;
+  if (options_.short_head)
+    stats.short_head_rows = std::accumulate(stats.drafted.begin(), stats.drafted.end(), std::int64_t{0});
+  std::vector<std::string> names;
+  for (const decode::LaneInfo& lane : decode::known_lanes()) {
+    if (lane.ran(model_, stats).engaged > 0) names.emplace_back(lane.name);
+  }
+  return names;
+}
+
 void Scheduler::finish(Job& job) {
   decode::Generation& generation = *job.generation;
   const decode::DecodeStats& stats = generation.stats();
@@ -117,12 +131,7 @@ void Scheduler::finish(Job& job) {
   if (job.has_first_token()) summary.first_token_seconds = seconds_between(job.group->submitted, job.first_token);
   summary.ple_hits = job.ple_hits;
   summary.ple_misses = job.ple_misses;
-  if (stats.drafted[0] > 0) {
-    summary.lanes.emplace_back(decode::known_lanes()[static_cast<std::size_t>(decode::LaneId::Mtp)].name);
-    if (options_.capture) {
-      summary.lanes.emplace_back(decode::known_lanes()[static_cast<std::size_t>(decode::LaneId::GdnCapture)].name);
-    }
-  }
+  summary.lanes = lanes_that_ran(job);
   if (!job.group->bypass_bank && generation.at_rest() && stats.tokens > 0 &&
       bank_.wants(generation.sequence().tokens(), false)) {
     if (auto state = generation.take()) bank_.put(*std::move(state), true);

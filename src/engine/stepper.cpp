@@ -42,8 +42,12 @@ void hand_back(std::span<Part* const> batch, std::span<const Segment> segments, 
 
 }  // namespace
 
-Result<Stepper> Stepper::create(const model::Model& model, std::int64_t max_rows) {
+Result<Stepper> Stepper::create(const model::Model& model, std::int64_t max_rows, bool short_head) {
+  if (short_head && !model.has_short_head()) {
+    return fail(ErrorKind::Usage, "drafts from a short head need a model that was loaded with a list of draft tokens");
+  }
   model::Runner runner = LOCKSTEP_TRY(model::Runner::create(model, max_rows));
+  if (short_head) runner.use_short_head();
   return Stepper(model, std::move(runner));
 }
 

@@ -21,7 +21,8 @@ struct Part {
 class Stepper {
  public:
   /// `max_rows`: of all parts of a step together.
-  static Result<Stepper> create(const model::Model& model, std::int64_t max_rows);
+  /// Drafts come from the short head of the model with `short_head`. Error: Usage when it has none.
+  static Result<Stepper> create(const model::Model& model, std::int64_t max_rows, bool short_head = false);
 
   /// Afterwards every part without an error has run one forward pass, or none if it needed none, and no part needs
   /// anything that only the runner still holds.
