@@ -106,9 +106,9 @@ bool Generation::submit(std::vector<engine::Request> requests) {
     return false;
   };
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    Result<text::StopMatcher> stop = text::StopMatcher::create(request_.stop);
+    const Result<text::StopMatcher> stop = text::StopMatcher::create(request_.stop);
     if (!stop) return refused(from_error(stop.error(), request_.api == Api::Messages ? "stop_sequences" : "stop"));
-    const auto sink = std::make_shared<PromptSink>(shared_from_this(), i, *std::move(stop));
+    const auto sink = std::make_shared<PromptSink>(shared_from_this(), i, *stop);
     const auto ticket = model_->engine->submit(std::move(requests[i]), sink);
     if (!ticket) return refused(from_refusal(ticket.error()));
     const std::lock_guard lock(mutex_);

@@ -4,7 +4,7 @@
 
 namespace lockstep::server {
 
-Generation::PromptSink::PromptSink(std::shared_ptr<Generation> owner, std::size_t prompt, text::StopMatcher stop)
+Generation::PromptSink::PromptSink(std::shared_ptr<Generation> owner, std::size_t prompt, const text::StopMatcher& stop)
     : owner_(std::move(owner)), prompt_(prompt) {
   const GenerationRequest& request = owner_->request_;
   AssemblerOptions options;

@@ -22,7 +22,7 @@ struct Generation::Delivery {
 
 class Generation::PromptSink final : public engine::Sink {
  public:
-  PromptSink(std::shared_ptr<Generation> owner, std::size_t prompt, text::StopMatcher stop);
+  PromptSink(std::shared_ptr<Generation> owner, std::size_t prompt, const text::StopMatcher& stop);
 
   bool writable() override { return owner_->has_room(); }
   void on_start(const engine::Start& start) override;

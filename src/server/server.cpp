@@ -42,7 +42,9 @@ std::string url(const HttpOptions& options, std::uint16_t port) {
 
 struct Server::State {
   State(ServerOptions given, std::shared_ptr<AccessLog> log)
-      : options(std::move(given)), service(options.service), router(service, {options.keys, options.origins, log}) {}
+      : options(std::move(given)),
+        service(options.service),
+        router(service, {options.keys, options.origins, std::move(log)}) {}
   ~State() {
     if (loader.joinable()) loader.join();
     // First the engine, so that every request gets its end, then the connections.
@@ -113,7 +115,7 @@ void Server::drain() {
   state_->http->wait_idle(state_->options.http.stall_seconds);
 }
 
-Status serve(ServerOptions options, Loader loader, Announce announce) {
+Status serve(ServerOptions options, Loader loader, const Announce& announce) {
   handle_signals(true);
   Result<std::unique_ptr<Server>> server = Server::start(std::move(options), std::move(loader), announce);
   if (!server) return tl::unexpected(server.error());

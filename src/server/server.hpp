@@ -54,6 +54,6 @@ class Server {
 
 /// Runs until SIGINT or SIGTERM, then drains; a second signal ends the process at once with exit code 128 + its number.
 /// `announce` gets the address, and when the model is ready. Errors: as Server::start(), and those of the loader.
-Status serve(ServerOptions options, Loader loader, Announce announce);
+Status serve(ServerOptions options, Loader loader, const Announce& announce);
 
 }  // namespace lockstep::server

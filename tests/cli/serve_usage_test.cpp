@@ -18,11 +18,10 @@ TEST(Serve, WrongUsage) {
                                                        {"serve", "--max-connections", "0"},
                                                        {"serve", "--api-key-file", "/dev/null/x"},
                                                        {"serve", "--max-body", "-1"},
-                                                       {"serve", "--idle-timeout", "nan"},
-                                                       {"serve", "--parallel", "010"}};
+                                                       {"serve", "--idle-timeout", "nan"}};
   for (const auto& arguments : cases) {
     SCOPED_TRACE(arguments[1] + " " + arguments[2]);
-    EXPECT_NE(run_lockstep(arguments).exit_code, 0);
+    EXPECT_GT(run_lockstep(arguments).exit_code, 0);
   }
   EXPECT_EQ(run_lockstep({"serve", "-m", "/no/such/model", "--port", "0"}).exit_code, 1);
 }
