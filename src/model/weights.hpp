@@ -55,9 +55,4 @@ Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend
 Result<ShortHead> upload_short_head(const artifact::MatrixView& head, std::vector<std::int32_t> tokens,
                                     backend::Backend& backend);
 
-/// Copies the rows of `tokens`, in any order and each once, out of the head. Errors: Invalid for a token that the head
-/// has no row for or that comes twice; Limit.
-Result<ShortHead> upload_short_head(const artifact::MatrixView& head, std::vector<std::int32_t> tokens,
-                                    backend::Backend& backend);
-
 }  // namespace lockstep::model

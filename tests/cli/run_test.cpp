@@ -59,7 +59,7 @@ TEST(Run, StopStringsArriveAsTheyWereTyped) {
 TEST(Run, Statistics) {
   const Outcome result = run({"--temperature", "0", "--seed", "7", "--stats", "-p", "hello"});
   EXPECT_EQ(result.exit_code, 0);
-  for (const char* part : {"prompt tokens", "seed 7", "mtp armed", "n-gram table"}) {
+  for (const char* part : {"prompt tokens", "seed 7", "lane mtp: armed; ", "n-gram table"}) {
     EXPECT_NE(result.err.find(part), std::string::npos) << part << "\n" << result.err;
   }
 }
