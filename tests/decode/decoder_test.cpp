@@ -411,11 +411,12 @@ class DamagedPack {
   bool damaged_ = false;
 };
 
-constexpr std::uint16_t kNan = 0x7fc0;
-constexpr std::uint16_t kInfinity = 0x7f80;
+// The largest bf16 numbers: a scale that is not finite is refused when the model is loaded, these overflow in products.
+constexpr std::uint16_t kHuge = 0x7f7f;
+constexpr std::uint16_t kMinusHuge = 0xff7f;
 
 TEST_F(DecoderTest, NonFiniteLogitsStopTheRequestAtOnce) {
-  for (const std::uint16_t bits : {kNan, kInfinity}) {
+  for (const std::uint16_t bits : {kHuge, kMinusHuge}) {
     const DamagedPack pack("language_model.lm_head.scales", 37, bits);
     const model::Loaded loaded = pack.load();
     const auto decoder = make_plain_decoder(*loaded.model).value();
@@ -439,7 +440,7 @@ TEST_F(DecoderTest, NonFiniteStateStopsTheRequestAtTheToken) {
   // The embedding of the token that is emitted third is broken, so the fourth cannot be computed.
   const std::vector<TokenId> before{21, 22, 23, 24, ids[0], ids[1]};
   ASSERT_EQ(std::count(before.begin(), before.end(), ids[2]), 0) << "choose another prompt";
-  const DamagedPack pack("language_model.model.embed_tokens.scales", ids[2], kNan);
+  const DamagedPack pack("language_model.model.embed_tokens.scales", ids[2], kHuge);
   const model::Loaded loaded = pack.load();
   const auto decoder = make_plain_decoder(*loaded.model).value();
   ASSERT_TRUE(decoder->start(request, {}));
