@@ -4,8 +4,8 @@
 
 #include <cstdint>
 #include <cstring>
-#include <string>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "base/thread_pool.hpp"

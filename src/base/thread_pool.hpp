@@ -73,7 +73,8 @@ class ThreadPool {
 /// respected), and not more than the processor time that its control group grants (a container's CPU limit).
 [[nodiscard]] std::size_t physical_cores();
 
-/// Processors that this process may run on, hyper-threads counted, and not more than its control group's limit; at least
+/// Processors that this process may run on, hyper-threads counted, and not more than its control group's limit; at
+/// least
 /// 1. More threads than that in one pool only wait for one another.
 [[nodiscard]] std::size_t usable_processors();
 

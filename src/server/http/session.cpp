@@ -9,7 +9,7 @@ namespace {
 
 namespace http = boost::beast::http;
 
-constexpr std::size_t kLowMark = std::size_t{64} << 10;    ///< unsent bytes below which on_sent() is called
+constexpr std::size_t kLowMark = std::size_t{64} << 10;  ///< unsent bytes below which on_sent() is called
 constexpr std::size_t kLingerBytes = std::size_t{4} << 20;
 constexpr double kLingerSeconds = 2;
 
