@@ -1,5 +1,7 @@
 #include "artifact/ngram_view.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 
 #include "artifact/ngram_hash.hpp"
@@ -22,7 +24,10 @@ Result<NgramHash> read_hash(ModuleReader& reader, const ModelConfig& config, con
   stored.offsets = LOCKSTEP_TRY(reader.integers(offsets, config.ngram_heads()));
   if (stored.multipliers != computed.multipliers || stored.sizes != computed.sizes ||
       stored.offsets != computed.offsets) {
-    warnings.emplace_back("the stored constants of the n-gram hash differ from the computed ones; the stored are used");
+    warnings.push_back(fmt::format(
+        "tensors '{}*': the stored constants of the n-gram hash differ from those that the configuration gives; "
+        "the stored are used, and a damaged file would show as nonsense in the text",
+        prefix));
   }
   return stored;
 }

@@ -1,12 +1,11 @@
 // lockstep run: one prompt, one answer.
 #include <CLI/App.hpp>
-#include <iostream>
-#include <iterator>
 #include <memory>
 
 #include "cli/chat_engine.hpp"
 #include "cli/command.hpp"
 #include "cli/interrupt.hpp"
+#include "cli/standard_input.hpp"
 #include "cli/terminal.hpp"
 
 namespace lockstep::cli {
@@ -26,15 +25,7 @@ Result<std::string> read_prompt(const Options& options) {
   if (stdin_is_terminal()) {
     return fail(ErrorKind::Usage, "there is no prompt: give --prompt TEXT, or the prompt on standard input");
   }
-  std::string text;
-  char buffer[65536];
-  while (std::cin.read(buffer, sizeof(buffer)) || std::cin.gcount() > 0) {
-    text.append(buffer, static_cast<std::size_t>(std::cin.gcount()));
-    if (text.size() > kMaxPromptBytes) {
-      return fail(ErrorKind::Limit, "the prompt on standard input is longer than {} bytes", kMaxPromptBytes);
-    }
-  }
-  return text;
+  return read_stdin(kMaxPromptBytes);
 }
 
 OrderedJson conversation(const AnswerOptions& options, const std::string& prompt) {
@@ -46,7 +37,10 @@ OrderedJson conversation(const AnswerOptions& options, const std::string& prompt
 
 Status run(const Options& options) {
   const std::string text = LOCKSTEP_TRY(read_prompt(options));
-  if (text.empty()) return fail(ErrorKind::Usage, "the prompt is empty");
+  // Chat templates trim a message, so white space alone is no message; a raw prompt may be anything.
+  if (text.empty() || (!options.raw && text.find_first_not_of(" \t\r\n\v\f") == std::string::npos)) {
+    return fail(ErrorKind::Usage, "the prompt is empty");
+  }
   const InterruptScope interrupts;
   const std::unique_ptr<ChatEngine> engine = LOCKSTEP_TRY(ChatEngine::create(options.engine, options.answer));
   Prompt prompt;

@@ -104,7 +104,10 @@ Status complete(Options& options) {
   for (const std::string& key : options.keys) LOCKSTEP_TRY(options.server.keys.add(key));
   for (const std::string& file : options.key_files) LOCKSTEP_TRY(options.server.keys.add_file(file));
   const char* variable = std::getenv("LOCKSTEP_API_KEY");
-  if (variable != nullptr && *variable != '\0') LOCKSTEP_TRY(options.server.keys.add(variable));
+  if (variable != nullptr && *variable == '\0') {
+    return fail(ErrorKind::Usage, "LOCKSTEP_API_KEY is empty: unset it to serve without keys");
+  }
+  if (variable != nullptr) LOCKSTEP_TRY(options.server.keys.add(variable));
   options.engine.bank.enabled = !options.no_bank;
   options.engine.bank.directory = options.bank_directory;
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model.model));

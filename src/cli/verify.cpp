@@ -16,6 +16,7 @@
 #include "cli/arguments.hpp"
 #include "cli/command.hpp"
 #include "cli/engine_options.hpp"
+#include "cli/interrupt.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "decode/gates.hpp"
@@ -67,6 +68,7 @@ OrderedJson receipt(const artifact::Artifact& artifact, const Options& options, 
   json["tokens_per_request"] = options.gates.tokens;
   json["reference_ids_sha256"] = report.digest;
   json["passed"] = report.passed();
+  json["complete"] = report.complete();
   json["gates"] = OrderedJson::array();
   for (const decode::GateResult& gate : report.gates) {
     json["gates"].push_back({{"name", gate.name},
@@ -123,11 +125,13 @@ Status verify(const Options& options) {
   gates.draft_tokens = LOCKSTEP_TRY(draft_tokens(options.frspec, artifact));
   std::optional<AtomicFile> file;  // opened first: a wrong path is better known before the run
   if (!options.receipt.empty()) file = LOCKSTEP_TRY(AtomicFile::create(options.receipt));
+  const InterruptScope interrupts;
   std::unique_ptr<Progress> bar;
   const decode::GateReport report =
       LOCKSTEP_TRY(decode::run_gates(artifact, gates, [&](const std::string&, std::int64_t done, std::int64_t total) {
         if (!bar) bar = std::make_unique<Progress>("verify", static_cast<std::uint64_t>(total), ProgressUnit::Items);
         bar->set(static_cast<std::uint64_t>(done));
+        return !interrupts.requested();
       }));
   bar.reset();
   const OrderedJson json = receipt(artifact, options, report);
@@ -136,6 +140,9 @@ Status verify(const Options& options) {
     LOCKSTEP_TRY(file->commit());
   }
   LOCKSTEP_TRY(options.json ? write_stdout(json.dump(2) + "\n") : print_table(report));
+  if (report.passed() && !report.complete()) {
+    complain("not every case was tried in the time given; a larger --seconds tries more");
+  }
   if (report.passed()) return {};
   return fail(ErrorKind::Internal, "results differ: this build must not be trusted on this machine");
 }

@@ -78,7 +78,7 @@ class Prover {
       for (std::size_t i = 0; i < gates.size(); ++i) {
         if (round >= gates[i].cases.size()) continue;
         if (std::chrono::duration<double>(Clock::now() - begin_).count() > options_.seconds) return finish(report);
-        if (progress) progress(gates[i].name, done, total);
+        if (progress && !progress(gates[i].name, done, total)) return fail(ErrorKind::Cancelled, "interrupted");
         LOCKSTEP_TRY(try_case(gates[i].cases[round], report.gates[i]));
         ++done;
       }
@@ -357,6 +357,10 @@ class Prover {
 };
 
 }  // namespace
+
+bool GateReport::complete() const {
+  return std::all_of(gates.begin(), gates.end(), [](const GateResult& gate) { return gate.cases == gate.planned; });
+}
 
 bool GateReport::passed() const {
   return std::all_of(gates.begin(), gates.end(), [](const GateResult& gate) { return gate.passed; });

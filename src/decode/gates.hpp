@@ -43,10 +43,12 @@ struct GateReport {
   std::vector<LaneReport> lanes;  ///< verdict on this model, and what ran in all cases together
   std::string digest;             ///< SHA-256 over the reference's ids of all requests, in order
   [[nodiscard]] bool passed() const;
+  /// Whether every planned case ran.
+  [[nodiscard]] bool complete() const;
 };
 
-/// Called before every case with the gate's name and how many cases of all are done.
-using GateProgress = std::function<void(const std::string& gate, std::int64_t done, std::int64_t total)>;
+/// Called before every case with the gate's name and how many cases of all are done; false ends the run with Cancelled.
+using GateProgress = std::function<bool(const std::string& gate, std::int64_t done, std::int64_t total)>;
 
 /// Runs all gates. Errors are failures to run at all; differences are in the report.
 Result<GateReport> run_gates(const artifact::Artifact& artifact, const GateOptions& options,

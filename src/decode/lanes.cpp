@@ -59,9 +59,12 @@ Result<Lanes> Lanes::from_user(std::span<const std::string> disabled) {
   for (const LaneInfo& lane : table()) {
     if (!lane.on_by_default) lanes.switch_off(lane.id, "by default");
     const char* value = std::getenv(std::string(lane.environment).c_str());
-    if (value != nullptr && std::string_view(value) == "0") {
-      lanes.switch_off(lane.id, std::string(lane.environment) + "=0");
+    if (value == nullptr || std::string_view(value) == "1") continue;
+    if (std::string_view(value) != "0") {
+      return fail(ErrorKind::Usage, "{}: '{}' is neither 0, which switches the lane off, nor 1", lane.environment,
+                  value);
     }
+    lanes.switch_off(lane.id, std::string(lane.environment) + "=0");
   }
   if (const char* words = std::getenv("LOCKSTEP_DISABLE"); words != nullptr) {
     LOCKSTEP_TRY(lanes.disable_words(words, "LOCKSTEP_DISABLE"));

@@ -23,7 +23,7 @@ namespace lockstep::backend {
 struct CpuOptions {
   std::size_t threads = 0;               ///< 0: physical cores
   std::string isa;                       ///< name of a kernel table; empty: LOCKSTEP_ISA, else the fastest
-  std::int64_t min_work = 65536;         ///< multiply-adds that make a share of work worth a thread; tests lower it
+  std::int64_t min_work = 1 << 19;       ///< multiply-adds that make a share of work worth a thread; tests lower it
   bool unquantised_activations = false;  ///< oracle: keep activations in binary32 in quantised products
   NgramOptions ngram;
   LaneOptions lanes;

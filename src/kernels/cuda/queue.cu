@@ -99,6 +99,12 @@ void* Queue::allocate(std::size_t bytes) {
 void Queue::release(void* memory) {
   flush();
   (void)cudaSetDevice(device_);
+  if (!seen_.empty()) {
+    // A recorded copy belongs to the allocation, not to its address: a graph that outlives the memory cannot be launched
+    // even when the address is in use again.
+    (void)cudaStreamSynchronize(stream_of(stream_));
+    forget_graphs();
+  }
   (void)cudaFree(memory);  // waits for kernels that may still use it
 }
 

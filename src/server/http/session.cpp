@@ -105,6 +105,10 @@ void Session::on_header(const ErrorCode& error) {
   if (!request.header("transfer-encoding").empty() && !request.header("content-length").empty()) {
     return refuse(400, "the request has both Content-Length and Transfer-Encoding");
   }
+  const std::string_view coding = request.header("transfer-encoding");
+  if (!coding.empty() && !boost::beast::iequals(parser_->get()[http::field::transfer_encoding], "chunked")) {
+    return refuse(501, "the only Transfer-Encoding is chunked");
+  }
   if (std::optional<HttpResponse> response = shared_->handler.refuse(request)) {
     make_exchange(std::move(request), false);
     return current_->respond(*std::move(response));
@@ -125,6 +129,7 @@ void Session::read_body() {
 
 void Session::on_body(const ErrorCode& error) {
   if (phase_ != Phase::Body) return;
+  if (error == http::error::buffer_overflow) return refuse(431, "a chunk's extension or the trailer is too large");
   if (error == http::error::body_limit) {
     return refuse(413,
                   fmt::format("the request's body is larger than the limit of {} bytes", shared_->options.body_bytes));

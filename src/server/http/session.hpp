@@ -170,7 +170,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   std::shared_ptr<HttpShared> shared_;
   AnyStream stream_;
   asio::steady_timer timer_;
-  boost::beast::flat_buffer buffer_;
+  /// Bounded, because the parser keeps a chunk's extension and the trailer of a body in it until they are whole.
+  boost::beast::flat_buffer buffer_{std::size_t{256} << 10};
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
   std::shared_ptr<LiveExchange> current_;
   std::string remote_;
