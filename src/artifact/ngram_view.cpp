@@ -27,7 +27,7 @@ Result<NgramHash> read_hash(ModuleReader& reader, const ModelConfig& config, con
     warnings.push_back(fmt::format(
         "tensors '{}*': the stored constants of the n-gram hash differ from those that the configuration gives; "
         "the stored are used, and a damaged file would show as nonsense in the text",
-        prefix));
+        multipliers));
   }
   return stored;
 }
