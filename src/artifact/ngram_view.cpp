@@ -25,7 +25,7 @@ Result<NgramHash> read_hash(ModuleReader& reader, const ModelConfig& config, con
   if (stored.multipliers != computed.multipliers || stored.sizes != computed.sizes ||
       stored.offsets != computed.offsets) {
     warnings.push_back(fmt::format(
-        "tensors '{}*': the stored constants of the n-gram hash differ from those that the configuration gives; "
+        "tensor '{}': the stored constants of the n-gram hash differ from those that the configuration gives; "
         "the stored are used, and a damaged file would show as nonsense in the text",
         multipliers));
   }
