@@ -57,13 +57,13 @@ Result<BufferPtr> CpuBackend::allocate(std::size_t bytes) {
 }
 
 void CpuBackend::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
-  std::memcpy(to, from, bytes);
+  if (bytes > 0) std::memcpy(to, from, bytes);  // nothing has no address
 }
 void CpuBackend::read(void* host, const std::byte* from, std::size_t bytes) {
-  std::memcpy(host, from, bytes);
+  if (bytes > 0) std::memcpy(host, from, bytes);
 }
 void CpuBackend::write(std::byte* to, const void* host, std::size_t bytes) {
-  std::memcpy(to, host, bytes);
+  if (bytes > 0) std::memcpy(to, host, bytes);
 }
 
 Result<MatrixPtr> CpuBackend::upload(const artifact::MatrixView& view) {
