@@ -68,7 +68,7 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
   if (const auto eos = tokenizer.eos()) fallback.push_back(*eos);
   decode::GenerationDefaults defaults =
       LOCKSTEP_TRY(decode::read_generation_config(artifact.directory(), vocab, fallback));
-  for (const std::string& warning : defaults.warnings) write_stderr(fmt::format("lockstep: {}\n", warning));
+  for (const std::string& warning : defaults.warnings) complain(warning);
 
   enter(progress, 3, "engine");
   engine::Options engine_options = options.engine;
@@ -121,7 +121,7 @@ Status serve(Options& options) {
   LOCKSTEP_TRY(complete(options));
   return server::serve(
       options.server, [&](server::LoadProgress& progress) { return load(options, progress); },
-      [](const std::string& line) { write_stderr(fmt::format("lockstep: {}\n", line)); });
+      [](const std::string& line) { complain(line); });
 }
 
 CLI::Option* add_bytes(CLI::App& command, const std::string& name, std::uint64_t& bytes, const std::string& text) {
