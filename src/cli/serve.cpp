@@ -192,7 +192,8 @@ void add_scheduling_options(CLI::App& command, Options& options) {
   add_number(command, "--busy-depth", engine.busy_depth, 0, decode::kMaxDepth, "Draft tokens a cycle when busy");
   add_number(command, "--default-max-tokens", engine.default_max_tokens, 1, std::int64_t{1} << 40,
              "Length of an answer whose request names none");
-  add_bytes(command, "--memory", engine.memory_bytes, "For states of all requests and the bank (default: 3/4 of free)");
+  add_bytes(command, "--memory", engine.memory_bytes,
+            "For states of all requests and the bank (default: half of what is free)");
   command.add_flag("--no-bank", options.no_bank, "Keep no states for later requests");
   add_bytes(command, "--bank-memory", engine.bank.memory_bytes, "For states kept (default: a quarter of --memory)");
   add_number(command, "--bank-interval", engine.bank.interval, 0, 1 << 24, "Tokens between kept states of a prompt");
