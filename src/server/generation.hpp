@@ -62,6 +62,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::unique_ptr<AnswerWriter> writer_;
   std::vector<PreparedPrompt> prompts_;
   text::ToolSchemas schemas_;
+  bool with_ids_ = false;  ///< x-lockstep-ids: include
 
   mutable std::mutex mutex_;
   std::vector<Delivery> inbox_;
