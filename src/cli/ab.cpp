@@ -106,7 +106,7 @@ Result<report::Run> plan(const Options& options) {
 /// The receipts of a run under way. They are opened first, because a wrong path is better known before the run.
 class Receipts {
  public:
-  static Result<Receipts> create(const std::string& directory, std::vector<std::string> names) {
+  static Result<Receipts> create(const std::string& directory, const std::vector<std::string>& names) {
     Receipts out;
     if (directory.empty()) return out;
     std::error_code error;
@@ -178,7 +178,7 @@ class Bench {
                                         },
                                     .gate = [&] { return report::wait_until_quiet(run.limits, world); },
                                     .progress = [&](const report::Run& so_far) { bar.set(so_far.samples.size()); }};
-    const Status status = report::drive(run, hooks);
+    Status status = report::drive(run, hooks);
     run.ended = report::now_utc();
     return status;
   }
@@ -199,7 +199,7 @@ Status compare_arms(const Options& options) {
   Bench bench(options);
   Receipts receipts = LOCKSTEP_TRY(Receipts::create(options.out, {"ab.json", "ab.csv", "ab.md", "ab.svg"}));
   LOCKSTEP_TRY(bench.prepare(run.cell));
-  const Status status = bench.run(run);
+  Status status = bench.run(run);
   if (!status && status.error().kind != ErrorKind::Cancelled) return status;
   const std::string json = report::to_json(run).dump(2) + "\n";
   const std::string markdown = report::to_markdown(run);

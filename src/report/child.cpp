@@ -14,8 +14,6 @@
 
 #include "base/printable.hpp"
 
-extern char** environ;
-
 namespace lockstep::report {
 namespace {
 
@@ -36,6 +34,7 @@ std::vector<std::string> environment_of(const ChildCommand& command) {
 
 std::vector<char*> pointers(std::vector<std::string>& strings) {
   std::vector<char*> out;
+  out.reserve(strings.size() + 1);
   for (std::string& text : strings) out.push_back(text.data());
   out.push_back(nullptr);
   return out;

@@ -133,7 +133,7 @@ std::vector<std::string> failures(const Run& run) {
   check_windows(run, out);
   check_parity(run, out);
   check_lanes(run, out);
-  if (!run.complete) out.push_back("the run is incomplete");
+  if (!run.complete) out.emplace_back("the run is incomplete");
   return out;
 }
 

@@ -163,6 +163,7 @@ Result<std::vector<Window>> parse_order(std::string_view text, std::span<const A
     if (counts[arm] == 0) return fail(ErrorKind::Usage, "the order never runs arm '{}'", arms[arm].name);
   }
   std::vector<std::string> labels;
+  labels.reserve(windows.size());
   for (const Window& window : windows) labels.push_back(window.label);
   std::ranges::sort(labels);
   const auto twice = std::ranges::adjacent_find(labels);

@@ -31,7 +31,7 @@ std::string number_or_empty(const auto& value) {
 }
 
 /// Text in a cell of a Markdown table.
-std::string cell(std::string text) {
+std::string cell(const std::string& text) {
   std::string out;
   for (const char c : text) {
     if (c == '|') out += '\\';
