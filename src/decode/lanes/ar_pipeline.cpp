@@ -119,7 +119,7 @@ class PipelinedDriver final : public Driver {
       const Status ahead = decoder.run_ahead();
       thread_.wait();
       // The sink's word comes first, as it does in the plain loop: what nobody wants to read cannot fail.
-      if (!LOCKSTEP_TRY(std::move(more))) break;
+      if (!LOCKSTEP_TRY(Result<bool>(more))) break;
       LOCKSTEP_TRY(Status(ahead));
     }
     return {};
