@@ -34,6 +34,7 @@ void read_prompts(ObjectReader& reader, const RequestLimits& limits, GenerationR
   } else if (is_ids(*prompt)) {
     request.prompts.emplace_back(read_ids(*prompt, "prompt", reader.problems()));
   } else if (reader.array("prompt", limits.prompts) != nullptr) {
+    request.one_prompt = false;
     if (prompt->empty()) reader.complain("prompt", "is empty");
     for (std::size_t i = 0; i < prompt->size(); ++i) {
       const OrderedJson& one = (*prompt)[i];
@@ -84,12 +85,12 @@ Parsed<GenerationRequest> parse_completion(const OrderedJson& body, const Reques
     if (!request.stream) reader.complain("stream_options", "needs stream to be true");
     ObjectReader fields(*options, "stream_options", problems);
     request.include_usage = fields.boolean("include_usage").value_or(false);
-    fields.ignore({"include_obfuscation"});
+    fields.boolean("include_obfuscation");
     fields.finish(limits.strict);
   }
   reader.refuse("suffix", "is not supported");
   read_text_format(reader, "response_format");
-  reader.ignore({"user"});
+  read_labels(reader);
   reader.finish(limits.strict);
   if (problems.any()) return tl::unexpected(problems.first());
   return request;
