@@ -21,7 +21,7 @@ class MeteredBackend final : public test::ForwardingBackend {
 
   Result<backend::BufferPtr> allocate(std::size_t bytes) override {
     if (meter_->used + bytes > meter_->limit) return fail(ErrorKind::Limit, "the device has no {} bytes left", bytes);
-    backend::BufferPtr buffer = LOCKSTEP_TRY(inner().allocate(bytes));
+    backend::BufferPtr buffer = LOCKSTEP_TRY(inner_->allocate(bytes));
     meter_->used += bytes;
     meter_->peak = std::max(meter_->peak.load(), meter_->used.load());
     return std::make_unique<Metered>(std::move(buffer), meter_);

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
-#include <utility>
 
 #include "support/forwarding_backend.hpp"
 
@@ -17,11 +15,11 @@ class LimitedBackend final : public test::ForwardingBackend {
 
   Result<backend::BufferPtr> allocate(std::size_t bytes) override {
     if (refuse_(bytes)) return fail(ErrorKind::Limit, "the test refuses {} bytes", bytes);
-    return inner().allocate(bytes);
+    return inner_->allocate(bytes);
   }
 
  private:
-  std::function<bool(std::size_t)> refuse_;
+  std::function<bool(std::size_t bytes)> refuse_;
 };
 
 }  // namespace lockstep::model

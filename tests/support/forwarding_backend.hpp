@@ -1,4 +1,4 @@
-// A backend that hands every call to another one. Tests override what they want to be different.
+// A backend that hands everything on to another one: tests override what they want to see or spoil.
 #pragma once
 
 #include <memory>
@@ -13,33 +13,31 @@ class ForwardingBackend : public backend::Backend {
  public:
   explicit ForwardingBackend(std::unique_ptr<backend::Backend> inner) : inner_(std::move(inner)) {}
 
-  Result<backend::BufferPtr> allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
   [[nodiscard]] std::string describe() const override { return inner_->describe(); }
   Status status() override { return inner_->status(); }
-  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { inner_->copy(to, from, bytes); }
-  void read(void* host, const std::byte* from, std::size_t bytes) override { inner_->read(host, from, bytes); }
-  void write(std::byte* to, const void* host, std::size_t bytes) override { inner_->write(to, host, bytes); }
+  [[nodiscard]] const backend::NgramStore* ngram_store() const override { return inner_->ngram_store(); }
+  [[nodiscard]] backend::LaneOptions lanes() const override { return inner_->lanes(); }
+  [[nodiscard]] backend::LaneCounters lane_counters() const override { return inner_->lane_counters(); }
+  Result<backend::BufferPtr> allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
+  void copy(std::byte* to, const std::byte* from, std::size_t n) override { inner_->copy(to, from, n); }
+  void read(void* host, const std::byte* from, std::size_t n) override { inner_->read(host, from, n); }
+  void write(std::byte* to, const void* host, std::size_t n) override { inner_->write(to, host, n); }
   Result<backend::MatrixPtr> upload(const artifact::MatrixView& view) override { return inner_->upload(view); }
   Result<backend::MatrixPtr> upload_rows(const artifact::MatrixView& view) override {
     return inner_->upload_rows(view);
   }
   Result<backend::BufferPtr> upload(std::span<const float> vector) override { return inner_->upload(vector); }
   Status set_ngram_table(const artifact::NgramTableView& table) override { return inner_->set_ngram_table(table); }
-  [[nodiscard]] const backend::NgramStore* ngram_store() const override { return inner_->ngram_store(); }
   Status configure(const artifact::ModelConfig& config, backend::StateType state) override {
     return inner_->configure(config, state);
   }
   Status prepare_positions(std::int64_t positions) override { return inner_->prepare_positions(positions); }
   Status reserve_rows(std::int64_t rows) override { return inner_->reserve_rows(rows); }
-  [[nodiscard]] backend::LaneOptions lanes() const override { return inner_->lanes(); }
-  [[nodiscard]] backend::LaneCounters lane_counters() const override { return inner_->lane_counters(); }
   void embed(const backend::Matrix& embedding, std::span<const std::int32_t> tokens, float* x) override {
     inner_->embed(embedding, tokens, x);
   }
-  Status ngram_request(std::span<const std::int64_t> row_ids) override { return inner_->ngram_request(row_ids); }
-  Status ngram_lookup(std::span<const std::int64_t> row_ids, float* e) override {
-    return inner_->ngram_lookup(row_ids, e);
-  }
+  Status ngram_request(std::span<const std::int64_t> ids) override { return inner_->ngram_request(ids); }
+  Status ngram_lookup(std::span<const std::int64_t> ids, float* e) override { return inner_->ngram_lookup(ids, e); }
   void ple_inject(const backend::PleWeights& weights, const float* e, std::span<const backend::PleSlot> slots,
                   std::int64_t rows, float* x) override {
     inner_->ple_inject(weights, e, slots, rows, x);
@@ -80,9 +78,6 @@ class ForwardingBackend : public backend::Backend {
   }
 
  protected:
-  [[nodiscard]] backend::Backend& inner() { return *inner_; }
-
- private:
   std::unique_ptr<backend::Backend> inner_;
 };
 
