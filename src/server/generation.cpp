@@ -244,6 +244,7 @@ Usage Generation::usage() const {
 
 void Generation::complete() {
   over_ = true;
+  service_.remove(exchange_->id());  // before the client can know that there is nothing left to cancel
   const Usage total = usage();
   std::vector<ChoiceResult> choices;
   for (auto& result : results_) choices.push_back(std::move(*result));
@@ -261,6 +262,7 @@ void Generation::complete() {
 
 void Generation::fail(const ApiError& error) {
   over_ = true;
+  service_.remove(exchange_->id());  // before the client can know that there is nothing left to cancel
   cancel();
   note(usage());
   exchange_->note("error", error.code);

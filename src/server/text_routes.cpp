@@ -11,12 +11,7 @@ std::vector<std::int32_t> read_ids(ObjectReader& reader, std::size_t most) {
   const OrderedJson* tokens = reader.array("tokens", most);
   if (tokens == nullptr) return ids;
   for (std::size_t i = 0; i < tokens->size(); ++i) {
-    const OrderedJson& id = (*tokens)[i];
-    if (id.is_number_unsigned() && id.get<std::uint64_t>() <= INT32_MAX) {
-      ids.push_back(id.get<std::int32_t>());
-    } else {
-      reader.complain(element_path("tokens", i), "must be a token id");
-    }
+    if (const auto id = token_id((*tokens)[i], element_path("tokens", i), reader.problems())) ids.push_back(*id);
   }
   return ids;
 }

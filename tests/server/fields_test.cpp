@@ -36,13 +36,13 @@ struct Field {
   const char* takes;    ///< kinds that are taken
 };
 
-/// "/messages/0/name" as "messages[0].name".
+/// "/messages/0/name" as "messages[0].name"; the keys of logit_bias are names.
 std::string path_of(const std::string& pointer) {
   std::string out;
   for (std::size_t at = 1; at <= pointer.size();) {
     const std::size_t end = std::min(pointer.find('/', at), pointer.size());
     const std::string part = pointer.substr(at, end - at);
-    if (part.find_first_not_of("0123456789") == std::string::npos) {
+    if (part.find_first_not_of("0123456789") == std::string::npos && out != "logit_bias") {
       out += "[" + part + "]";
     } else {
       out += (out.empty() ? "" : ".") + part;
@@ -52,7 +52,7 @@ std::string path_of(const std::string& pointer) {
   return out;
 }
 
-const char* const kChat = R"({"model": "m", "stream": true, "messages": [
+const char* const kChat = R"({"model": "m", "logit_bias": {"7": 1}, "stream": true, "messages": [
     {"role": "user", "content": [{"type": "text", "text": "hi"}]},
     {"role": "assistant", "content": "ok", "tool_calls": [
       {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
@@ -140,15 +140,15 @@ const std::vector<Field> kLabels = {{"/user", "sn"},
                                     {"/prompt_cache_key", "sn"},
                                     {"/prompt_cache_retention", "sn"}};
 
-const char* const kCompletion = R"({"model": "m", "prompt": ["p"], "stream": true})";
+const char* const kCompletion = R"({"model": "m", "logit_bias": {"7": 1}, "prompt": ["p"], "stream": true})";
 const std::vector<Field> kCompletionFields = {
-    {"/model", "s"},    {"/prompt", "s"},          {"/prompt/0", "s"},
+    {"/model", "s"},    {"/prompt", "s"},          {"/prompt/0", "si"},
     {"/echo", "bn"},    {"/max_tokens", "in"},     {"/n", "in"},
     {"/best_of", "in"}, {"/logprobs", "in"},       {"/stop", "sln"},
     {"/stream", "bn"},  {"/stream_options", "on"}, {"/stream_options/include_usage", "bn"},
     {"/suffix", "lon"}, {"/response_format", "n"}};
 
-const char* const kResponse = R"({"model": "m", "input": [
+const char* const kResponse = R"({"model": "m", "logit_bias": {"7": 1}, "input": [
     {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
     {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]},
     {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
@@ -202,7 +202,7 @@ const std::vector<Field> kResponseFields = {{"/model", "s"},
                                             {"/prompt", "lon"},
                                             {"/top_logprobs", "lon"}};
 
-const char* const kMessage = R"({"model": "m", "max_tokens": 8, "messages": [
+const char* const kMessage = R"({"model": "m", "logit_bias": {"7": 1}, "max_tokens": 8, "messages": [
     {"role": "user", "content": [{"type": "text", "text": "hi"}]},
     {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": ""},
       {"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
@@ -236,7 +236,7 @@ const std::vector<Field> kMessageFields = {{"/model", "s"},
                                            {"/tool_choice/type", ""},
                                            {"/thinking", "n"},
                                            {"/thinking/type", ""},
-                                           {"/stop_sequences", "ln"},
+                                           {"/stop_sequences", "sln"},
                                            {"/stream", "bn"},
                                            {"/mcp_servers", "lon"},
                                            {"/container", "lon"},
@@ -323,7 +323,7 @@ TEST(Fields, NumbersOutOfRangeAreSaidToBeThat) {
     return parsed ? "taken" : parsed.error().param + " " + parsed.error().message;
   };
   EXPECT_EQ(message("seed", "18446744073709551616"),
-            "seed is 18446744073709551616.0; it must be a whole number between -9223372036854775808 and "
+            "seed is 1.8446744073709552e+19; it must be a whole number between -9223372036854775808 and "
             "18446744073709551615");
   EXPECT_EQ(message("seed", "18446744073709551615"), "taken");
   EXPECT_EQ(message("max_tokens", "1e30"),

@@ -23,10 +23,19 @@ std::optional<WholeNumber> whole_number(const OrderedJson& value) {
     return WholeNumber{static_cast<std::uint64_t>(value.get<std::int64_t>()), value.get<std::int64_t>() < 0};
   }
   const double number = value.get<double>();
-  // 2^63 and 2^64 as doubles: what is at or beyond them does not fit.
-  if (number != std::trunc(number) || number < -0x1p63 || number >= 0x1p64) return std::nullopt;
+  // 2^63 and 2^64 as doubles. What does not fit is rounded to one of them.
+  if (number != std::trunc(number) || number <= -0x1p63 || number >= 0x1p64) return std::nullopt;
   if (number < 0) return WholeNumber{static_cast<std::uint64_t>(static_cast<std::int64_t>(number)), true};
   return WholeNumber{static_cast<std::uint64_t>(number), false};
+}
+
+std::optional<std::int32_t> token_id(const OrderedJson& value, const std::string& path, Problems& problems) {
+  if (value.is_number()) {
+    const std::optional<WholeNumber> whole = whole_number(value);
+    if (whole && !whole->negative && whole->bits <= INT32_MAX) return static_cast<std::int32_t>(whole->bits);
+  }
+  problems.add(path, fmt::format("must be a token id, a whole number between 0 and {}", INT32_MAX));
+  return std::nullopt;
 }
 
 void Problems::add(std::string path, std::string message, std::string_view code) {

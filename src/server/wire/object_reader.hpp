@@ -41,6 +41,10 @@ struct WholeNumber {
 /// Nothing for a fraction and outside of -2^63 to 2^64 - 1. `value` is a number.
 [[nodiscard]] std::optional<WholeNumber> whole_number(const OrderedJson& value);
 
+/// A token id, which a vocabulary still has to know. Complains, with `path`, about everything else.
+[[nodiscard]] std::optional<std::int32_t> token_id(const OrderedJson& value, const std::string& path,
+                                                   Problems& problems);
+
 /// One object of a request. Every getter returns nothing for a field that is absent or null, and complains about a
 /// wrong type or range. Keeps references to its arguments.
 class ObjectReader {

@@ -15,12 +15,9 @@ std::vector<decode::TokenId> read_ids(const OrderedJson& value, const std::strin
   std::vector<decode::TokenId> ids;
   ids.reserve(value.size());
   for (std::size_t i = 0; i < value.size(); ++i) {
-    const OrderedJson& id = value[i];
-    if (!id.is_number_unsigned() || id.get<std::uint64_t>() > INT32_MAX) {
-      problems.add(element_path(path, i), "must be a token id");
-      return {};
-    }
-    ids.push_back(id.get<decode::TokenId>());
+    const std::optional<decode::TokenId> id = token_id(value[i], element_path(path, i), problems);
+    if (!id) return {};
+    ids.push_back(*id);
   }
   return ids;
 }
