@@ -369,6 +369,7 @@ TEST_F(DiskTier, FailedWritesAreCounted) {
     for (const fs::path& path : states_in(directory_.path())) {
       fs::remove(path);
       fs::create_directory(path);
+      std::ofstream(path / "mine") << "kept";
     }
     ask(*engine, chat(prompt_, {}, 4));  // reads: the files are damaged and leave the index
     ask(*engine, chat(prompt_, {}, 4));  // writes them anew
