@@ -20,7 +20,7 @@
 namespace lockstep::backend {
 
 /// Normed keys and values of the rows of a step. A job goes through three stages: products that are kept from before
-/// are found and the table rows of the others taken; both projections of those are computed block by block; keys are
+/// are found and the table rows taken; both projections of the rows not found are computed block by block; keys are
 /// normed and the new products kept. begin() leaves the first two to a thread of its own; collect() takes over what
 /// that thread has not begun, shares what is left of the second stage with the caller's threads, and does the third.
 /// Which thread computes a block changes no bit (docs/numerics.md E7).
