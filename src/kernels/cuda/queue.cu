@@ -55,6 +55,7 @@ Queue::Queue(int device, bool graphs) : device_(device), graphs_(graphs) {
   int major = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
   overlap_ = major >= 9;
+  check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
 }
 
 bool Queue::begin() {
@@ -100,8 +101,8 @@ void Queue::release(void* memory) {
   flush();
   (void)cudaSetDevice(device_);
   if (!seen_.empty()) {
-    // A recorded copy belongs to the allocation, not to its address: a graph that outlives the memory cannot be launched
-    // even when the address is in use again.
+    // A recorded copy belongs to the allocation, not to its address: a graph that outlives the memory cannot be
+    // launched even when the address is in use again.
     (void)cudaStreamSynchronize(stream_of(stream_));
     forget_graphs();
   }
@@ -169,7 +170,9 @@ void Queue::wait() {
 void Queue::submit(const void* kernel, Extent grid, Extent block, std::size_t shared, const void* params,
                    std::size_t bytes) {
   if (!begin() || grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  if (shared > 48 * 1024) {
+  // Launches wait for their batch: what a kernel may use never shrinks again.
+  if (shared > 48 * 1024 && shared > most_shared_[kernel]) {
+    most_shared_[kernel] = shared;
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
           "shared memory of a kernel");
   }
