@@ -84,7 +84,8 @@ bool DeviceBackend::experts_few(const MoeWeights& weights, const float* u, std::
                              ranks};
   const DeviceMatrix& router = of(weights.router);
   const DeviceMatrix& side_matrix = of(weights.shared_expert_gate);
-  if (!cuda::few_takes(router.affine, rows) || !cuda::few_experts_take(few) || side_matrix.quantised) return false;
+  if (!cuda::few_takes(router.affine, rows) || !cuda::few_experts_take(few)) return false;
+  if (side_matrix.quantised && !cuda::few_takes(side_matrix.affine, rows)) return false;
   const std::int64_t inner_rows = cuda::few_inner_rows(rows, ranks);
   auto* logits = scratch(0, rows, config_.experts);
   auto* shared_logit = scratch(2, rows, 1);
@@ -93,8 +94,13 @@ bool DeviceBackend::experts_few(const MoeWeights& weights, const float* u, std::
   Input inner(*this, nullptr, inner_rows, config_.expert_dim, 1);
   const cuda::ActivationRows& kept = input.to_fill(router.affine.group);
   const cuda::SideProduct side{&side_matrix.dense, u, shared_logit};
-  const cuda::FewProduct product{&router.affine, logits};
-  cuda::few_products(queue_, {&product, 1}, {u, nullptr, &kept, rows}, &side);
+  const std::array<cuda::FewProduct, 2> products{{{&router.affine, logits}, {&side_matrix.affine, shared_logit}}};
+  const bool together = side_matrix.quantised && side_matrix.affine.bits == router.affine.bits;
+  cuda::few_products(queue_, std::span(products).first(together ? 2 : 1), {u, nullptr, &kept, rows},
+                     side_matrix.quantised ? nullptr : &side);
+  if (side_matrix.quantised && !together) {
+    cuda::few_products(queue_, std::span(products).last(1), {u, nullptr, nullptr, rows}, nullptr);
+  }
   const cuda::ActivationRows& inner_kept = inner.to_fill(of(weights.down).affine.group);
   cuda::few_experts_inner(queue_, few, logits, kept, inner_kept, choice);
   cuda::few_experts_down(queue_, few, inner_kept, choice, shared_logit, tail);

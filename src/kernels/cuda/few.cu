@@ -58,7 +58,7 @@ __device__ void side_product(const FewParams& p, int warp, int warps, int lane) 
 /// One warp per tile and segment of 512 inputs; a block keeps tiles_per_block tiles and goes on by the whole grid.
 /// Weights of `depth` tiles are under way before the kernel in front has ended.
 template <int kBits, int kTokens>
-__global__ void __launch_bounds__(32 * kMostWarps, 1) few_kernel(FewParams p) {
+__global__ void __launch_bounds__(32 * kMostWarps, kTokens == 1 ? 2 : 1) few_kernel(FewParams p) {
   extern __shared__ __align__(16) std::byte memory[];
   trigger_next_grid();
   constexpr int kStage = few_stage_bytes<kBits>(kSegmentChunks);
@@ -83,6 +83,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1) few_kernel(FewParams p) {
   };
   const auto job_of = [&](int tile) {
     int j = 0;
+#pragma unroll 1
     while (j + 1 < p.job_count && tile >= p.jobs[j + 1].first_tile) ++j;
     return j;
   };
@@ -97,6 +98,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1) few_kernel(FewParams p) {
     }
     copies_made();
   };
+#pragma unroll 1
   for (int round = 0; round < p.depth; ++round) start(round);
 
   auto* digits = reinterpret_cast<uint4*>(memory + workers * p.depth * kStage);
@@ -107,12 +109,16 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1) few_kernel(FewParams p) {
   if (p.x != nullptr) {
     quantise_rows64(p.x, groups, reinterpret_cast<std::uint8_t*>(digits), steps, warp, warps, lane);
   } else {
+#pragma unroll 2
     for (int i = thread; i < groups * 8; i += threads) digits[i] = p.digits[i];
+#pragma unroll 1
     for (int i = thread; i < groups; i += threads) steps[i] = p.steps[i];
   }
   __syncthreads();
   if (p.digits_kept != nullptr && block == 0) {
+#pragma unroll 1
     for (int i = thread; i < groups * 8; i += threads) p.digits_kept[i] = digits[i];
+#pragma unroll 1
     for (int i = thread; i < groups; i += threads) p.steps_kept[i] = steps[i];
   }
   const int row = lane / 4;
@@ -125,6 +131,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1) few_kernel(FewParams p) {
   const float2* steps0 = steps_of(2 * quad);
   const float2* steps1 = steps_of(2 * quad + 1);
   const int part_size = p.tiles_per_block * p.segments * 16 * kTokens;
+#pragma unroll 1
   for (int round = 0; tile_of(round) < p.tiles; ++round) {
     if (p.depth == 2) {
       wait_copies<1>();
@@ -150,16 +157,19 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1) few_kernel(FewParams p) {
     if (segment != 0) continue;
     const int tile = tile_of(round);
     const FewJob& job = p.jobs[job_of(tile)];
+#pragma unroll 1
     for (int i = lane; i < 16 * p.tokens; i += 32) {
       const int token = i / 16;
       const int r = (tile - job.first_tile) * 16 + i % 16;
       if (r >= job.rows) continue;
       float total = 0.0F;
+#pragma unroll 4
       for (int s = 0; s < p.segments; ++s) total += mine[(s * kTokens + token) * 16 + i % 16];
       if (p.wide == nullptr) {
         job.out[static_cast<std::int64_t>(token) * job.rows + r] = total;
         continue;
       }
+#pragma unroll 1
       for (int s = 0; s < p.streams; ++s) {
         float* x = p.wide + (static_cast<std::int64_t>(token) * p.streams + s) * job.rows + r;
         *x = canon_fma(p.inject[token * p.streams + s], total, *x);

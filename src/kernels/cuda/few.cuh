@@ -1,5 +1,8 @@
 // What the kernels for up to eight activation rows share: a warp's segment of a weight tile passes through shared
 // memory, so that it is on its way before the kernel in front has ended, and meets the rows on the tensor cores.
+//
+// Loops stay loops here: a step goes through a dozen kernels for every layer, each once, and code that the instruction
+// cache does not keep from layer to layer costs more than the loops do.
 #pragma once
 
 #include "kernels/cuda/device.cuh"
@@ -21,8 +24,10 @@ template <int kBits>
 __device__ __forceinline__ void stage_tile(std::byte* stage, const std::byte* codes, const std::byte* pairs, int chunks,
                                            int room, int lane) {
   constexpr int kPieces = kBits / 4;
+#pragma unroll 1
   for (int i = 0; i < chunks * kPieces; ++i) copy_soon(stage + (i * 32 + lane) * 16, codes + (i * 32 + lane) * 16);
   std::byte* to = stage + room * 128 * kBits;
+#pragma unroll 1
   for (int i = lane; i < chunks * 4; i += 32) copy_soon(to + i * 16, pairs + i * 16);
 }
 
@@ -36,7 +41,7 @@ __device__ __forceinline__ void add_groups(const std::byte* stage, int room, int
   constexpr int kPieces = kBits / 4;
   const uint4* codes = reinterpret_cast<const uint4*>(stage) + first * 32 * kPieces + lane;
   const uint2* pairs = reinterpret_cast<const uint2*>(stage + room * 128 * kBits) + first * 8 + lane / 4;
-#pragma unroll 4
+#pragma unroll 2
   for (int i = 0; i < count; ++i) {
     uint4 chunk[kPieces];
 #pragma unroll

@@ -27,7 +27,7 @@ struct FewDeltaParams {
 };
 
 struct Line {
-  float q[kPadded], k[kPadded], v[kDim], z[kDim], o[kDim];
+  float q[kPadded], k[kPadded], v[kDim], z[kDim], o[kDim];  ///< z: its sigmoid
 };
 
 __device__ __forceinline__ int padded(int i) {
@@ -97,10 +97,11 @@ __global__ void __launch_bounds__(kThreads, 1) few_delta_kernel(FewDeltaParams p
     betas[place] = canon_sigmoid(p.input.gates.b[at]);
     if (rule.decays != nullptr) rule.decays[static_cast<std::int64_t>(place) * s.heads + head] = decay;
   }
+#pragma unroll 1
   for (int t = 0; t < conv.rows; ++t) {
     const std::int64_t row = conv.first_row + t;
     if (kind == 3) {
-      lines[t].z[place] = p.input.z[(row * s.heads + head) * kDim + place];
+      lines[t].z[place] = canon_sigmoid(p.input.z[(row * s.heads + head) * kDim + place]);
       continue;
     }
 #pragma unroll
@@ -127,6 +128,7 @@ __global__ void __launch_bounds__(kThreads, 1) few_delta_kernel(FewDeltaParams p
     const std::int32_t before = atomicAdd(p.input.readers + blockIdx.y * s.key_heads + key_head, 1);
     last_reader = before % ratio == ratio - 1 ? 1 : 0;
   }
+#pragma unroll 1
   for (int item = warp; item < 2 * conv.rows; item += kThreads / 32) {
     float* x = item % 2 == 0 ? lines[item / 2].q : lines[item / 2].k;
     float values[4];
@@ -152,6 +154,7 @@ __global__ void __launch_bounds__(kThreads, 1) few_delta_kernel(FewDeltaParams p
 #pragma unroll
     for (int j = 0; j + 1 < kTaps; ++j) conv.columns[j * channels + channel] = taps[j + 1];
   }
+#pragma unroll 1
   for (int t = 0; t < rule.rows; ++t) {
     const float* q = lines[t].q + segment * (kSegmentKeys + 4);
     const float* k = lines[t].k + segment * (kSegmentKeys + 4);
@@ -205,12 +208,14 @@ __global__ void __launch_bounds__(kThreads, 1) few_delta_kernel(FewDeltaParams p
     const float inverse = canon_rsqrt(mean + p.input.eps);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      values[i] = ((values[i] * inverse) * norm[i]) * canon_sigmoid(line.z[lane + 32 * i]);
+      values[i] = ((values[i] * inverse) * norm[i]) * line.z[lane + 32 * i];
     }
     const std::int64_t group = (static_cast<std::int64_t>(rule.first_row + warp) * s.heads + head) * 2;
-    quantise_group64(values[0], values[1], lane, lane + 32, p.digits + group * kChunkDigits, p.steps + group, lane);
-    quantise_group64(values[2], values[3], lane, lane + 32, p.digits + (group + 1) * kChunkDigits, p.steps + group + 1,
-                     lane);
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      quantise_group64(half == 0 ? values[0] : values[2], half == 0 ? values[1] : values[3], lane, lane + 32,
+                       p.digits + (group + half) * kChunkDigits, p.steps + group + half, lane);
+    }
   }
 #pragma unroll
   for (int k = 0; k < kSegmentKeys; ++k) rule.next_state[base + static_cast<std::int64_t>(k) * kDim] = state[k];

@@ -61,18 +61,17 @@ struct Routing {
   std::int32_t runs;
 };
 
-template <int kTokens>
-__device__ void choose(Routing& r, float (*values)[kMostExperts], const InnerParams& p) {
+__device__ __forceinline__ void choose(Routing& r, float (*values)[kMostExperts], const InnerParams& p) {
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
   const int lane = thread % 32;
   const int warp = thread / 32;
   const int warps = threads / 32;
-#pragma unroll
-  for (int t = 0; t < kTokens; ++t) {
-    if (t >= p.tokens) continue;
+#pragma unroll 1
+  for (int t = 0; t < p.tokens; ++t) {
     const float* logits = p.logits + static_cast<std::int64_t>(t) * p.experts;
     float maximum = logits[0];
+#pragma unroll 1
     for (int i = thread; i < p.experts; i += threads) {
       const float x = logits[i];
       values[t][i] = x;
@@ -86,11 +85,12 @@ __device__ void choose(Routing& r, float (*values)[kMostExperts], const InnerPar
     if (lane == 0) r.maxima[t][warp] = maximum;
   }
   __syncthreads();
-#pragma unroll
-  for (int t = 0; t < kTokens; ++t) {
-    if (t >= p.tokens) continue;
+#pragma unroll 1
+  for (int t = 0; t < p.tokens; ++t) {
     float maximum = r.maxima[t][0];
+#pragma unroll 1
     for (int w = 1; w < warps; ++w) maximum = r.maxima[t][w] > maximum ? r.maxima[t][w] : maximum;
+#pragma unroll 1
     for (int i = thread; i < p.experts; i += threads) values[t][i] = canon_exp(values[t][i] - maximum);
   }
   __syncthreads();
@@ -104,7 +104,9 @@ __device__ void choose(Routing& r, float (*values)[kMostExperts], const InnerPar
     if (lane == 0) r.sums[warp] = sum;
   }
   __syncthreads();
+#pragma unroll 1
   for (int t = 0; t < p.tokens; ++t) {
+#pragma unroll 1
     for (int i = thread; i < p.experts; i += threads) values[t][i] = values[t][i] / r.sums[t];
   }
   __syncthreads();
@@ -115,6 +117,7 @@ __device__ void choose(Routing& r, float (*values)[kMostExperts], const InnerPar
       mine[k] = 32 * k + lane < p.experts ? ordered_bits(values[warp][32 * k + lane]) : 0;
     }
     float total = 0.0F;
+#pragma unroll 1
     for (int rank = 0; rank < p.ranks; ++rank) {
       unsigned best = 0;
 #pragma unroll
@@ -149,6 +152,7 @@ __device__ void choose(Routing& r, float (*values)[kMostExperts], const InnerPar
     const std::int32_t expert = r.chosen[thread];
     int place = 0;
     bool leads = true;
+#pragma unroll 1
     for (int q = 0; q < pairs; ++q) {
       const std::int32_t other = r.chosen[q];
       if (other < expert || (other == expert && q < thread)) ++place;
@@ -161,6 +165,7 @@ __device__ void choose(Routing& r, float (*values)[kMostExperts], const InnerPar
   int run = -1;
   bool begins = false;
   if (thread < pairs) {
+#pragma unroll 1
     for (int q = 0; q <= thread; ++q) run += r.first[q];
     begins = r.first[thread] != 0;
   }
@@ -212,24 +217,23 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
                   stack.pairs + expert * stack.pair_stride + chunk * 64, chunks, kSegmentChunks, lane);
   };
   const bool early = block < p.inner_chunks;
-  if (early) {
-    start(block, 0);
-    copies_made();
-    start(block, 1);
-    copies_made();
-  }
+  const auto start_both = [&] {
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      start(block, half);
+      copies_made();
+    }
+  };
+  if (early) start_both();
   wait_previous_grid();
+#pragma unroll 1
   for (int i = thread; i < p.tokens * p.chunks * 8; i += threads) digits[i] = p.digits[i];
+#pragma unroll 1
   for (int i = thread; i < p.tokens * p.chunks; i += threads) steps[i] = p.steps[i];
-  choose<kTokens>(routing, reinterpret_cast<float(*)[kMostExperts]>(parts), p);
+  choose(routing, reinterpret_cast<float(*)[kMostExperts]>(parts), p);
   const int pairs = p.tokens * p.ranks;
   const int units = (routing.runs + 1) * p.inner_chunks;
-  if (!early && block < units) {
-    start(block, 0);
-    copies_made();
-    start(block, 1);
-    copies_made();
-  }
+  if (!early && block < units) start_both();
   if (block == 0) {
     const Choice out{p.choice, pairs};
     if (thread == 0) out.run_count() = routing.runs;
@@ -245,6 +249,7 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
   const int row = lane / 4;
   const int quad = lane % 4;
   int round = 0;
+#pragma unroll 1
   for (int unit = block; unit < units; unit += p.blocks, ++round) {
     const int run = unit / p.inner_chunks - 1;
     const int first = run < 0 ? 0 : routing.first[run];
@@ -262,7 +267,7 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
     const float2* steps0 = steps_of(2 * quad);
     const float2* steps1 = steps_of(2 * quad + 1);
     float* mine = parts + round % 2 * 2 * part_size;
-#pragma unroll
+#pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       wait_copies<1>();
       __syncwarp();
@@ -285,7 +290,7 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
     // A warp quantises the 64 values of one row.
     if (warp >= count) continue;
     float values[2];
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < 2; ++i) {
       const int at = 2 * lane + i;
       float two[2];
@@ -293,10 +298,13 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
       for (int half = 0; half < 2; ++half) {
         const float* from = mine + half * part_size + (at / 16 * p.segments * kTokens + warp) * 16 + at % 16;
         float total = 0.0F;
+#pragma unroll 1
         for (int s = 0; s < p.segments; ++s) total += from[s * kTokens * 16];
         two[half] = total;
       }
-      values[i] = canon_silu(two[0]) * two[1];
+      const float value = canon_silu(two[0]) * two[1];
+      values[0] = i == 0 ? value : values[0];
+      values[1] = value;
     }
     const std::int64_t group = static_cast<std::int64_t>(out_row(warp)) * p.inner_chunks + unit % p.inner_chunks;
     quantise_group64(values[0], values[1], 2 * lane, 2 * lane + 1, p.inner_digits + group * kChunkDigits,
@@ -344,6 +352,7 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
   const int runs = choice.run_count();
   const int row = lane / 4;
   const int quad = lane % 4;
+#pragma unroll 1
   for (int item = warp; item <= runs; item += kDownWarps) {
     const int run = item - 1;
     int first = 0;
@@ -356,17 +365,18 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
                     p.down.pairs + expert * p.down.pair_stride + chunk * 64, p.chunks, kDownChunks, lane);
     }
     const auto row_of = [&](int k) { return run < 0 ? pairs + k : choice.order(first + k); };
+#pragma unroll 1
     for (int base = 0; base < count; base += kRows) {
       std::byte* rows = slot + kWeights;
       const int here = count - base < kRows ? count - base : kRows;
-#pragma unroll
-      for (int k = 0; k < kRows; ++k) {
-        if (k >= here) continue;
+#pragma unroll 1
+      for (int k = 0; k < here; ++k) {
         const std::int64_t from = static_cast<std::int64_t>(row_of(base + k)) * p.chunks;
+#pragma unroll 1
         for (int i = lane; i < p.chunks * 8; i += 32) {
           copy_soon(rows + k * kRowBytes + i * 16, p.digits + from * kChunkDigits + i * 16);
         }
-        // Eight bytes a group: their number is even or the last one is copied alone.
+#pragma unroll 1
         for (int i = lane; i < p.chunks; i += 32) {
           reinterpret_cast<float2*>(rows + k * kRowBytes + kDownChunks * kChunkDigits)[i] =
               reinterpret_cast<const float2*>(p.steps)[from + i];
@@ -381,6 +391,7 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
         return reinterpret_cast<const float2*>(rows + (k < here ? k : 0) * kRowBytes + kDownChunks * kChunkDigits);
       };
       float totals[4] = {0.0F, 0.0F, 0.0F, 0.0F};
+#pragma unroll 1
       for (int begin = 0; begin < p.chunks; begin += kSegmentChunks) {
         const int some = p.chunks - begin < kSegmentChunks ? p.chunks - begin : kSegmentChunks;
         float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
@@ -405,6 +416,7 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
   const int r = tile * 16 + thread % 16;
   if (t >= p.tokens || r >= p.hidden) return;
   float y = 0.0F;
+#pragma unroll 2
   for (int rank = 0; rank < p.ranks; ++rank) {
     y = canon_fma(choice.weights()[t * p.ranks + rank], results[t * p.ranks + rank][thread % 16], y);
   }
@@ -413,6 +425,7 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
     p.tail.y[static_cast<std::int64_t>(t) * p.hidden + r] = y;
     return;
   }
+#pragma unroll 1
   for (int s = 0; s < p.tail.streams; ++s) {
     float* x = p.tail.x + (static_cast<std::int64_t>(t) * p.tail.streams + s) * p.hidden + r;
     *x = canon_fma(p.tail.inject[t * p.tail.streams + s], y, *x);

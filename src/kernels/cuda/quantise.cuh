@@ -40,24 +40,19 @@ __device__ __forceinline__ void quantise_group64(float first, float second, int 
   if (lane == 0) *step = make_float2(t, static_cast<float>(total));
 }
 
-/// Quantises `groups` consecutive groups of x with all warps of a block, the values of four groups on their way at
-/// once.
+/// Quantises `groups` consecutive groups of x with all warps of a block; the next values are on their way meanwhile.
 __device__ __forceinline__ void quantise_rows64(const float* x, int groups, std::uint8_t* digits, float2* steps,
                                                 int warp, int warps, int lane) {
-  constexpr int kAhead = 4;
-  for (int first = warp; first < groups; first += kAhead * warps) {
-    float2 values[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int g = first + i * warps;
-      if (g < groups) values[i] = *reinterpret_cast<const float2*>(x + static_cast<std::int64_t>(g) * 64 + 2 * lane);
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int g = first + i * warps;
-      if (g >= groups) continue;
-      quantise_group64(values[i].x, values[i].y, 2 * lane, 2 * lane + 1, digits + g * kChunkDigits, steps + g, lane);
-    }
+  const auto load = [&](int g) {
+    return g < groups ? *reinterpret_cast<const float2*>(x + static_cast<std::int64_t>(g) * 64 + 2 * lane)
+                      : make_float2(0.0F, 0.0F);
+  };
+  float2 next = load(warp);
+#pragma unroll 1
+  for (int g = warp; g < groups; g += warps) {
+    const float2 two = next;
+    next = load(g + warps);
+    quantise_group64(two.x, two.y, 2 * lane, 2 * lane + 1, digits + g * kChunkDigits, steps + g, lane);
   }
 }
 
