@@ -33,7 +33,7 @@ void DeviceBackend::add_tail(const cuda::Tail& tail, std::int64_t rows) {
 
 void DeviceBackend::multiply_into(const Matrix& matrix, Input& input, const cuda::Tail& tail) {
   const auto& device = static_cast<const DeviceMatrix&>(matrix);
-  if (device.quantised && cuda::few_takes(device.affine, input.rows())) {
+  if (device.quantised && tail.streams <= cuda::kTailStreams && cuda::few_takes(device.affine, input.rows())) {
     const cuda::ActivationRows* made = input.made(device.affine.group);
     cuda::few_product_into(queue_, device.affine, {made == nullptr ? input.x() : nullptr, made, nullptr, input.rows()},
                            tail);
@@ -60,7 +60,7 @@ bool DeviceBackend::multiply_few(std::initializer_list<Product> products) {
       input = &product.x;
     }
     if (count == 0) continue;
-    cuda::few_products(queue_, std::span(some).first(count), {input->x(), nullptr, nullptr, input->rows()}, nullptr);
+    cuda::few_products(queue_, std::span(some).first(count), {input->x(), nullptr, nullptr, input->rows()}, {});
   }
   return true;
 }
@@ -95,15 +95,21 @@ bool DeviceBackend::experts_few(const MoeWeights& weights, const float* u, std::
   const cuda::ActivationRows& kept = input.to_fill(router.affine.group);
   const cuda::SideProduct side{&side_matrix.dense, u, shared_logit};
   const std::array<cuda::FewProduct, 2> products{{{&router.affine, logits}, {&side_matrix.affine, shared_logit}}};
-  const bool together = side_matrix.quantised && side_matrix.affine.bits == router.affine.bits;
-  cuda::few_products(queue_, std::span(products).first(together ? 2 : 1), {u, nullptr, &kept, rows},
-                     side_matrix.quantised ? nullptr : &side);
-  if (side_matrix.quantised && !together) {
-    cuda::few_products(queue_, std::span(products).last(1), {u, nullptr, nullptr, rows}, nullptr);
+  // The shared expert's gate shares the router's launch as one more matrix, as a dense row or as 4 bits beside 8.
+  const bool quantised = side_matrix.quantised;
+  const bool same = quantised && side_matrix.affine.bits == router.affine.bits;
+  const bool fits = quantised && !same && router.affine.bits == 8;
+  cuda::few_products(queue_, std::span(products).first(same ? 2 : 1), {u, nullptr, &kept, rows},
+                     {quantised ? nullptr : &side, fits ? &products[1] : nullptr});
+  if (quantised && !same && !fits) {
+    cuda::few_products(queue_, std::span(products).last(1), {u, nullptr, nullptr, rows}, {});
   }
   const cuda::ActivationRows& inner_kept = inner.to_fill(of(weights.down).affine.group);
   cuda::few_experts_inner(queue_, few, logits, kept, inner_kept, choice);
-  cuda::few_experts_down(queue_, few, inner_kept, choice, shared_logit, tail);
+  const bool into = tail.streams <= cuda::kTailStreams;
+  cuda::few_experts_down(queue_, few, inner_kept, choice, shared_logit,
+                         into ? tail : cuda::Tail{tail.y, nullptr, nullptr, 0});
+  if (!into) add_tail(tail, rows);
   return true;
 }
 

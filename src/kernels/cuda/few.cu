@@ -58,16 +58,14 @@ __device__ void side_product(const FewParams& p, int warp, int warps, int lane) 
 /// One warp per tile and segment of 512 inputs; a block keeps tiles_per_block tiles and goes on by the whole grid.
 /// Weights of `depth` tiles are under way before the kernel in front has ended.
 template <int kBits, int kTokens>
-__global__ void __launch_bounds__(32 * kMostWarps, kTokens == 1 ? 2 : 1) few_kernel(FewParams p) {
+__device__ __forceinline__ void few_body(const FewParams& p, int block) {
   extern __shared__ __align__(16) std::byte memory[];
-  trigger_next_grid();
   constexpr int kStage = few_stage_bytes<kBits>(kSegmentChunks);
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int warp = thread / 32;
   const int threads = static_cast<int>(blockDim.x);
   const int warps = threads / 32;
-  const int block = static_cast<int>(blockIdx.x);
   if (block == p.blocks) {
     wait_previous_grid();
     side_product(p, warp, warps, lane);
@@ -109,10 +107,12 @@ __global__ void __launch_bounds__(32 * kMostWarps, kTokens == 1 ? 2 : 1) few_ker
   if (p.x != nullptr) {
     quantise_rows64(p.x, groups, reinterpret_cast<std::uint8_t*>(digits), steps, warp, warps, lane);
   } else {
+    const float2 own = p.steps[thread < groups ? thread : 0];
 #pragma unroll 2
     for (int i = thread; i < groups * 8; i += threads) digits[i] = p.digits[i];
+    if (thread < groups) steps[thread] = own;
 #pragma unroll 1
-    for (int i = thread; i < groups; i += threads) steps[i] = p.steps[i];
+    for (int i = thread + threads; i < groups; i += threads) steps[i] = p.steps[i];
   }
   __syncthreads();
   if (p.digits_kept != nullptr && block == 0) {
@@ -139,6 +139,12 @@ __global__ void __launch_bounds__(32 * kMostWarps, kTokens == 1 ? 2 : 1) few_ker
       wait_copies<0>();
     }
     __syncwarp();
+    const int tile = tile_of(round);
+    const FewJob& job = p.jobs[job_of(tile)];
+    const int row0 = (tile - job.first_tile) * 16;
+    TailValues tail;
+    const bool early = kTokens == 1 && p.wide != nullptr && segment == 0 && lane < 16 && row0 + lane < job.rows;
+    if (early) tail.load(p.wide, p.inject, p.streams, 0, job.rows, row0 + lane);
     float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
     add_groups<kBits, kTokens == 1>(stages + round % p.depth * kStage, kSegmentChunks, 0, chunks, my_digits, live,
                                     steps0, steps1, lane, sums);
@@ -155,13 +161,12 @@ __global__ void __launch_bounds__(32 * kMostWarps, kTokens == 1 ? 2 : 1) few_ker
     start(round + p.depth);
     part_barrier(z, 32 * p.segments);
     if (segment != 0) continue;
-    const int tile = tile_of(round);
-    const FewJob& job = p.jobs[job_of(tile)];
 #pragma unroll 1
     for (int i = lane; i < 16 * p.tokens; i += 32) {
       const int token = i / 16;
-      const int r = (tile - job.first_tile) * 16 + i % 16;
+      const int r = row0 + i % 16;
       if (r >= job.rows) continue;
+      if (!early && p.wide != nullptr) tail.load(p.wide, p.inject, p.streams, token, job.rows, r);
       float total = 0.0F;
 #pragma unroll 4
       for (int s = 0; s < p.segments; ++s) total += mine[(s * kTokens + token) * 16 + i % 16];
@@ -169,28 +174,43 @@ __global__ void __launch_bounds__(32 * kMostWarps, kTokens == 1 ? 2 : 1) few_ker
         job.out[static_cast<std::int64_t>(token) * job.rows + r] = total;
         continue;
       }
-#pragma unroll 1
-      for (int s = 0; s < p.streams; ++s) {
-        float* x = p.wide + (static_cast<std::int64_t>(token) * p.streams + s) * job.rows + r;
-        *x = canon_fma(p.inject[token * p.streams + s], total, *x);
-      }
+      tail.store(p.wide, p.streams, token, job.rows, r, total);
     }
   }
   wait_copies<0>();
 }
 
+/// A second product beside the first, of 4 bits beside 8, in blocks of its own.
+struct FewPair {
+  FewParams main, other;
+};
+
+/// One row: no more registers than leave room for the blocks of the kernel in front.
+template <int kBits, int kTokens>
+__global__ void __launch_bounds__(kTokens == 1 ? 1024 : 32 * kMostWarps, 1) few_kernel(FewPair pair) {
+  trigger_next_grid();
+  const int block = static_cast<int>(blockIdx.x);
+  const int own = pair.main.blocks + (pair.main.side != nullptr ? 1 : 0);
+  if (kBits == 8 && block >= own) {
+    few_body<4, kTokens>(pair.other, block - own);
+  } else {
+    few_body<kBits, kTokens>(pair.main, block);
+  }
+}
+
 template <int kBits>
-void run_few(Queue& queue, const FewParams& p, Extent grid, Extent block, std::size_t shared) {
-  if (p.tokens == 1) {
+void run_few(Queue& queue, const FewPair& p, Extent grid, Extent block, std::size_t shared) {
+  if (p.main.tokens == 1) {
     launch(queue, few_kernel<kBits, 1>, grid, block, shared, p);
-  } else if (p.tokens <= 4) {
+  } else if (p.main.tokens <= 4) {
     launch(queue, few_kernel<kBits, 4>, grid, block, shared, p);
   } else {
     launch(queue, few_kernel<kBits, 8>, grid, block, shared, p);
   }
 }
 
-void run(Queue& queue, FewParams& p, int bits, const FewInput& input) {
+void run(Queue& queue, FewPair& pair, int bits, const FewInput& input) {
+  FewParams& p = pair.main;
   p.tokens = static_cast<int>(input.rows);
   p.x = input.x;
   if (input.x == nullptr) {
@@ -225,13 +245,21 @@ void run(Queue& queue, FewParams& p, int bits, const FewInput& input) {
   const int needed = (p.tiles + p.tiles_per_block - 1) / p.tiles_per_block;
   // With one tile a block, more blocks than multiprocessors share them.
   p.blocks = p.depth == 1 || needed < room ? needed : room;
-  const Extent grid{static_cast<unsigned>(p.blocks + (p.side != nullptr ? 1 : 0)), 1, 1};
+  FewParams& other = pair.other;
+  if (other.tiles > 0) {
+    other.tokens = p.tokens;
+    other.x = p.x;
+    other.segments = p.segments;
+    other.tiles_per_block = other.depth = 1;
+    other.blocks = other.tiles;
+  }
+  const Extent grid{static_cast<unsigned>(p.blocks + (p.side != nullptr ? 1 : 0) + other.blocks), 1, 1};
   const int warps = std::max(p.segments * p.tiles_per_block, input.x != nullptr ? kLeastWarps : 1);
   const Extent block{static_cast<unsigned>(32 * warps), 1, 1};
   if (bits == 4) {
-    run_few<4>(queue, p, grid, block, shared());
+    run_few<4>(queue, pair, grid, block, shared());
   } else {
-    run_few<8>(queue, p, grid, block, shared());
+    run_few<8>(queue, pair, grid, block, shared());
   }
 }
 
@@ -253,26 +281,32 @@ bool few_takes(const AffineWeights& weights, std::int64_t rows) {
          weights.cols % 64 == 0 && weights.cols <= kMostInputs;
 }
 
-void few_products(Queue& queue, std::span<const FewProduct> products, const FewInput& input, const SideProduct* side) {
-  FewParams p{};
+void few_products(Queue& queue, std::span<const FewProduct> products, const FewInput& input, const FewBeside& beside) {
+  FewPair pair{};
+  FewParams& p = pair.main;
   p.chunks = static_cast<int>(products.front().weights->chunks());
   for (const FewProduct& product : products) add_job(p, *product.weights, product.out);
-  if (side != nullptr) {
-    p.side = side->weights->data;
-    p.side_wide = side->weights->wide ? 1 : 0;
-    p.side_out = side->out;
+  if (beside.dense != nullptr) {
+    p.side = beside.dense->weights->data;
+    p.side_wide = beside.dense->weights->wide ? 1 : 0;
+    p.side_out = beside.dense->out;
   }
-  run(queue, p, products.front().weights->bits, input);
+  if (beside.product != nullptr) {
+    pair.other.chunks = p.chunks;
+    add_job(pair.other, *beside.product->weights, beside.product->out);
+  }
+  run(queue, pair, products.front().weights->bits, input);
 }
 
 void few_product_into(Queue& queue, const AffineWeights& weights, const FewInput& input, const Tail& tail) {
-  FewParams p{};
+  FewPair pair{};
+  FewParams& p = pair.main;
   p.chunks = static_cast<int>(weights.chunks());
   add_job(p, weights, tail.y);
   p.wide = tail.x;
   p.inject = tail.inject;
   p.streams = tail.streams;
-  run(queue, p, weights.bits, input);
+  run(queue, pair, weights.bits, input);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -77,6 +77,30 @@ __device__ __forceinline__ void add_groups(const std::byte* stage, int room, int
   }
 }
 
+constexpr int kMostStreams = 4;
+
+/// What an output of a block meets in the wide residual: fetched all at once, before it is needed.
+struct TailValues {
+  float x[kMostStreams], gain[kMostStreams];
+
+  __device__ __forceinline__ void load(const float* wide, const float* inject, int streams, int token, int hidden,
+                                       int row) {
+#pragma unroll
+    for (int s = 0; s < kMostStreams; ++s) {
+      if (s >= streams) continue;
+      x[s] = wide[(static_cast<std::int64_t>(token) * streams + s) * hidden + row];
+      gain[s] = inject[token * streams + s];
+    }
+  }
+  __device__ __forceinline__ void store(float* wide, int streams, int token, int hidden, int row, float y) const {
+#pragma unroll
+    for (int s = 0; s < kMostStreams; ++s) {
+      if (s >= streams) continue;
+      wide[(static_cast<std::int64_t>(token) * streams + s) * hidden + row] = canon_fma(gain[s], y, x[s]);
+    }
+  }
+};
+
 /// Waits for all of a part of a block's warps.
 __device__ __forceinline__ void part_barrier(int which, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(which + 1), "r"(threads) : "memory");

@@ -146,8 +146,17 @@ __device__ __forceinline__ void choose(Routing& r, float (*values)[kMostExperts]
     if (lane < p.ranks) r.weights[warp * p.ranks + lane] = r.weights[warp * p.ranks + lane] / total;
   }
   __syncthreads();
-  // Pairs by expert; equal experts by row.
   const int pairs = p.tokens * p.ranks;
+  if (p.tokens == 1) {
+    if (thread < pairs) {
+      r.expert[thread] = r.chosen[thread];
+      r.first[thread] = r.order[thread] = thread;
+    }
+    if (thread == 0) r.runs = pairs;
+    __syncthreads();
+    return;
+  }
+  // Pairs by expert; equal experts by row.
   if (thread < pairs) {
     const std::int32_t expert = r.chosen[thread];
     int place = 0;
@@ -227,13 +236,20 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
   if (early) start_both();
   wait_previous_grid();
 #pragma unroll 1
-  for (int i = thread; i < p.tokens * p.chunks * 8; i += threads) digits[i] = p.digits[i];
+  for (int i = thread; i < p.tokens * p.chunks * 8; i += threads) copy_soon(digits + i, p.digits + i);
 #pragma unroll 1
-  for (int i = thread; i < p.tokens * p.chunks; i += threads) steps[i] = p.steps[i];
+  for (int i = thread; i < p.tokens * p.chunks; i += threads) copy_eight_soon(steps + i, p.steps + i);
+  copies_made();
   choose(routing, reinterpret_cast<float(*)[kMostExperts]>(parts), p);
   const int pairs = p.tokens * p.ranks;
   const int units = (routing.runs + 1) * p.inner_chunks;
-  if (!early && block < units) start_both();
+  if (early) {
+    wait_copies<0>();
+  } else {
+    if (block < units) start_both();
+    wait_copies<2>();
+  }
+  __syncthreads();
   if (block == 0) {
     const Choice out{p.choice, pairs};
     if (thread == 0) out.run_count() = routing.runs;
@@ -335,6 +351,7 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
   constexpr int kRowBytes = kDownChunks * (kChunkDigits + 8);
   constexpr int kSlot = kWeights + kRows * kRowBytes;
   __shared__ float results[kTokens * (kMostRanks + 1)][16];
+  __shared__ std::int32_t words[4 * kTokens * kMostRanks + 4];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int warp = thread / 32;
@@ -348,7 +365,19 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
                   lane);
   }
   wait_previous_grid();
-  const Choice choice{const_cast<std::int32_t*>(p.choice), pairs};
+  for (int i = thread; i < 4 * pairs + 4; i += 32 * kDownWarps) words[i] = p.choice[i];
+  // What the end needs is on its way from the start.
+  const int t = thread / 16;
+  const int r = tile * 16 + thread % 16;
+  const bool mine = t < p.tokens && r < p.hidden;
+  TailValues tail;
+  float shared_logit = 0.0F;
+  if (mine) {
+    shared_logit = p.shared_logit[t];
+    if (p.tail.x != nullptr) tail.load(p.tail.x, p.tail.inject, p.tail.streams, t, p.hidden, r);
+  }
+  __syncthreads();
+  const Choice choice{words, pairs};
   const int runs = choice.run_count();
   const int row = lane / 4;
   const int quad = lane % 4;
@@ -378,8 +407,7 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
         }
 #pragma unroll 1
         for (int i = lane; i < p.chunks; i += 32) {
-          reinterpret_cast<float2*>(rows + k * kRowBytes + kDownChunks * kChunkDigits)[i] =
-              reinterpret_cast<const float2*>(p.steps)[from + i];
+          copy_eight_soon(rows + k * kRowBytes + kDownChunks * kChunkDigits + i * 8, p.steps + (from + i) * 8);
         }
       }
       copies_made();
@@ -412,23 +440,17 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
     }
   }
   __syncthreads();
-  const int t = thread / 16;
-  const int r = tile * 16 + thread % 16;
-  if (t >= p.tokens || r >= p.hidden) return;
+  if (!mine) return;
   float y = 0.0F;
 #pragma unroll 2
   for (int rank = 0; rank < p.ranks; ++rank) {
     y = canon_fma(choice.weights()[t * p.ranks + rank], results[t * p.ranks + rank][thread % 16], y);
   }
-  y = canon_fma(canon_sigmoid(p.shared_logit[t]), results[pairs + t][thread % 16], y);
+  y = canon_fma(canon_sigmoid(shared_logit), results[pairs + t][thread % 16], y);
   if (p.tail.x == nullptr) {
     p.tail.y[static_cast<std::int64_t>(t) * p.hidden + r] = y;
-    return;
-  }
-#pragma unroll 1
-  for (int s = 0; s < p.tail.streams; ++s) {
-    float* x = p.tail.x + (static_cast<std::int64_t>(t) * p.tail.streams + s) * p.hidden + r;
-    *x = canon_fma(p.tail.inject[t * p.tail.streams + s], y, *x);
+  } else {
+    tail.store(p.tail.x, p.tail.streams, t, p.hidden, r, y);
   }
 }
 

@@ -9,6 +9,8 @@ namespace {
 
 /// Pieces of work that are handed over at once: enough for a graph to pay, few enough that the device starts soon.
 constexpr std::size_t kBatch = 160;
+/// The same right after a wait, when the device has nothing to do; it doubles from batch to batch.
+constexpr std::size_t kFirstBatch = 20;
 /// Downloads of up to this many bytes go through page-locked memory.
 constexpr std::size_t kMostBounced = std::size_t{4} << 20;
 /// Different batches remembered.
@@ -111,7 +113,9 @@ void Queue::release(void* memory) {
 
 void Queue::add(const Node& node) {
   nodes_.push_back(node);
-  if (nodes_.size() >= kBatch) flush();
+  if (nodes_.size() < batch_) return;
+  flush();
+  batch_ = batch_ * 2 < kBatch ? batch_ * 2 : kBatch;
 }
 
 void Queue::copy(void* to, const void* from, std::size_t bytes) {
@@ -165,6 +169,7 @@ void Queue::wait() {
   if (!begin()) return;
   check(cudaStreamSynchronize(stream_of(stream_)), "waiting for the device");
   next_parcel_ = 0;
+  batch_ = kFirstBatch;
 }
 
 void Queue::submit(const void* kernel, Extent grid, Extent block, std::size_t shared, const void* params,

@@ -107,6 +107,7 @@ class Queue {
   int device_;
   void* stream_ = nullptr;
   bool graphs_;
+  std::size_t batch_ = 20;  ///< pieces of work that the next batch waits for
   std::vector<Node> nodes_;
   std::vector<std::byte> arguments_;
   std::unordered_map<Key, Seen, KeyHash> seen_;
