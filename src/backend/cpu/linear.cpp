@@ -5,23 +5,10 @@
 #include <algorithm>
 #include <optional>
 
+#include "backend/element_type.hpp"
 #include "base/checked.hpp"
 
 namespace lockstep::backend {
-namespace {
-
-kernels::ElementType element_type(artifact::DType type) {
-  switch (type) {
-    case artifact::DType::F32:
-      return kernels::ElementType::F32;
-    case artifact::DType::F16:
-      return kernels::ElementType::F16;
-    default:
-      return kernels::ElementType::BF16;
-  }
-}
-
-}  // namespace
 
 kernels::AffineMatrix CpuMatrix::affine(std::int64_t index) const {
   const auto matrix = static_cast<std::size_t>(index) * static_cast<std::size_t>(rows());
