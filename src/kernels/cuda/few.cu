@@ -240,7 +240,12 @@ void run(Queue& queue, FewPair& pair, int bits, const FewInput& input) {
     p.depth = 2;
   }
   while (p.tiles_per_block > 1 && shared() > kMostShared) --p.tiles_per_block;
-  if (p.tiles > room * p.tiles_per_block) p.depth = 2;
+  if (p.tiles > room * p.tiles_per_block) {
+    // Little more than one tile for everybody: two small blocks side by side end sooner than two rounds of one.
+    p.depth = 1;
+    const bool beside = p.tiles_per_block == 1 && p.tiles <= 2 * room && 2 * shared() <= kMostShared;
+    p.depth = beside ? 1 : 2;
+  }
   if (shared() > kMostShared) p.depth = 1;
   const int needed = (p.tiles + p.tiles_per_block - 1) / p.tiles_per_block;
   // With one tile a block, more blocks than multiprocessors share them.

@@ -41,7 +41,7 @@ __device__ __forceinline__ void add_groups(const std::byte* stage, int room, int
   constexpr int kPieces = kBits / 4;
   const uint4* codes = reinterpret_cast<const uint4*>(stage) + first * 32 * kPieces + lane;
   const uint2* pairs = reinterpret_cast<const uint2*>(stage + room * 128 * kBits) + first * 8 + lane / 4;
-#pragma unroll 2
+#pragma unroll 4
   for (int i = 0; i < count; ++i) {
     uint4 chunk[kPieces];
 #pragma unroll
