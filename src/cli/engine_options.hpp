@@ -1,6 +1,8 @@
 // Options of the commands that run a model: threads, instruction set, state type; and loading with them.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,6 +10,7 @@
 #include "artifact/artifact.hpp"
 #include "backend/profile.hpp"
 #include "base/result.hpp"
+#include "decode/lanes.hpp"
 #include "model/model.hpp"
 
 namespace CLI {
@@ -29,10 +32,16 @@ struct EngineOptions {
   backend::LaneOptions lanes;  ///< optional paths of the backend (decode/lanes.hpp)
   bool short_head = false;     ///< load the list of draft tokens, where there is one
   backend::Profile* profile = nullptr;
+  /// Called while weights are loaded (model::ModelOptions::progress).
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress;
 };
 
 /// Adds --model, --device, --threads, --isa, --state, --ple and --ple-cache. `options` must outlive the parse.
 void add_engine_options(CLI::App& command, EngineOptions& options);
+
+/// The lanes that are left on: `disabled` are the values of --disable-optimization, `depth` that of --depth. Sets what
+/// they mean for loading in `engine`. Errors: Usage for an unknown lane.
+Result<decode::Lanes> choose_lanes(const std::vector<std::string>& disabled, std::int64_t depth, EngineOptions& engine);
 
 /// An opened artifact and the model that runs it. The artifact outlives the model.
 struct LoadedModel {

@@ -38,9 +38,13 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
   model->state_ = options.state;
   LOCKSTEP_TRY(model->backend_->configure(model->config_, options.state));
   {
-    Progress progress("loading", upload_pieces(artifact.view()), ProgressUnit::Items);
-    Result<Weights> weights = upload_weights(artifact.view(), *model->backend_, options.draft,
-                                             [&](std::uint64_t done) { progress.set(done); });
+    const std::uint64_t total = upload_bytes(artifact.view(), options.draft);
+    Progress progress("loading", total, ProgressUnit::Bytes);
+    if (options.progress) options.progress(0, total);
+    Result<Weights> weights = upload_weights(artifact.view(), *model->backend_, options.draft, [&](std::uint64_t done) {
+      progress.set(done);
+      if (options.progress) options.progress(done, total);
+    });
     if (!weights) return with_context(std::move(weights).error(), artifact.directory().string());
     model->weights_ = *std::move(weights);
   }
