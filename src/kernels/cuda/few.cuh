@@ -1,8 +1,5 @@
 // What the kernels for up to eight activation rows share: a warp's segment of a weight tile passes through shared
 // memory, so that it is on its way before the kernel in front has ended, and meets the rows on the tensor cores.
-//
-// Loops stay loops here: a step goes through a dozen kernels for every layer, each once, and code that the instruction
-// cache does not keep from layer to layer costs more than the loops do.
 #pragma once
 
 #include "kernels/cuda/device.cuh"
