@@ -29,7 +29,7 @@ struct Options {
   std::string model, receipt, frspec, device = "cpu";
   std::vector<std::string> disabled;
   decode::GateOptions gates;
-  bool json = false;
+  bool json = false, force_memory = false;
 };
 
 std::string processor() {
@@ -112,11 +112,15 @@ Status print_table(const decode::GateReport& report) {
 
 Status verify(const Options& options) {
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model));
-  const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open(directory));
+  artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open_shapes(directory));
   decode::GateOptions gates = options.gates;
   gates.device = LOCKSTEP_TRY(backend::parse_device(options.device));
   gates.vocab = artifact.config().vocab_size;
   gates.threads = granted_threads(gates.threads);
+  EngineOptions reference;  // the reference runs on the processor, whatever is tried
+  reference.threads = gates.threads;
+  LOCKSTEP_TRY(check_memory(artifact, load_setup(reference, artifact, true), options.force_memory));
+  artifact.make_ready();
   if (std::filesystem::exists(directory / "tokenizer.json")) {
     const text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
     gates.vocab = std::min<std::int64_t>(gates.vocab, tokenizer.vocabulary_size());
@@ -173,6 +177,7 @@ void add_verify(CLI::App& app, CommandContext& context) {
   command->add_option("--frspec", options->frspec, "List of draft tokens (default: frspec.json of the model directory)")
       ->check(not_empty());
   command->add_option("--receipt", options->receipt, "Also write the JSON receipt to this file")->check(not_empty());
+  add_force_memory_option(*command, options->force_memory);
   command->add_flag("--json", options->json, "Print the receipt instead of a table");
   command->footer(
       "Examples:\n"

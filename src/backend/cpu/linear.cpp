@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "backend/cpu/memory_use.hpp"
 #include "base/checked.hpp"
 
 namespace lockstep::backend {
@@ -38,10 +39,9 @@ kernels::AffineMatrix CpuMatrix::affine(std::int64_t index) const {
 
 Status CpuMatrix::pack(const kernels::Kernels& kernels, ThreadPool& pool) {
   constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
-  const bool wide = view_.scale_dtype != artifact::DType::BF16;
-  const std::int64_t block_bytes = cols() / group() * kernels::packed_group_bytes(view_.bits, group(), wide);
-  packed_bytes_ = blocks() * block_bytes;
-  const auto bytes = static_cast<std::uint64_t>(count() * packed_bytes_);
+  const std::uint64_t bytes = backend::packed_bytes(view_);
+  packed_bytes_ = static_cast<std::int64_t>(bytes) / count();
+  const std::int64_t block_bytes = packed_bytes_ / blocks();
   // Large matrices start at a huge page, so that the system can back them with such.
   const std::uint64_t alignment = bytes >= kHugePage ? kHugePage : 64;
   const std::optional<std::uint64_t> rounded = checked_round_up(std::max<std::uint64_t>(bytes, 1), alignment);
@@ -81,11 +81,9 @@ const kernels::QuantisedRows& Activations::quantised(int group) {
   QuantisedStorage& storage = storage_.at(slot);
   const auto values = static_cast<std::size_t>(rows_ * cols_);
   const std::size_t groups = values / static_cast<std::size_t>(group);
-  if (storage.values.size() < values) storage.values.resize(values);
-  if (storage.steps.size() < groups) {
-    storage.steps.resize(groups);
-    storage.sums.resize(groups);
-  }
+  grow(storage.values, values);
+  grow(storage.steps, groups);
+  grow(storage.sums, groups);
   rows = {storage.values.data(), storage.steps.data(), storage.sums.data(), rows_, cols_, group};
   pool_.parallel_for(groups, 256, [&](std::size_t begin, std::size_t end) {
     const std::size_t first = begin * static_cast<std::size_t>(group);

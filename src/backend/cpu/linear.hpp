@@ -1,6 +1,7 @@
 // Matrices and activations of the CPU backend.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -35,6 +36,16 @@ class CpuMatrix final : public Matrix {
   MemoryBlock<std::byte> packed_;
   std::int64_t packed_bytes_ = 0;  ///< of one matrix
 };
+
+/// Room for n elements of a buffer that is used again; its contents are lost. A quarter more than before at least, so
+/// that what grows by the token is not asked for every time.
+template <class T>
+void grow(std::vector<T>& buffer, std::size_t n) {
+  if (buffer.size() >= n) return;
+  const std::size_t size = std::max(n, buffer.size() + buffer.size() / 4);
+  buffer = {};  // first, so that there are never two
+  buffer.resize(size);
+}
 
 /// Memory for quantised activations, reused between operations.
 struct QuantisedStorage {
