@@ -188,6 +188,9 @@ const std::filesystem::path& Artifact::directory() const {
 Layout Artifact::layout() const {
   return state_->layout;
 }
+void Artifact::release_pages() const noexcept {
+  if (state_->tensors) state_->tensors->release_pages();
+}
 const ModelView& Artifact::view() const {
   return state_->built.view;
 }

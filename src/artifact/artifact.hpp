@@ -57,6 +57,9 @@ class Artifact {
   [[nodiscard]] const std::vector<std::string>& warnings() const;  ///< e.g. stored hash constants differ from computed
   [[nodiscard]] const Identity& identity() const;
 
+  /// Takes the mapped files' pages out of this process: after weights were copied elsewhere. Views stay valid.
+  void release_pages() const noexcept;
+
  private:
   struct State;
   explicit Artifact(std::unique_ptr<State> state);

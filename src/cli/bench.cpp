@@ -1,4 +1,6 @@
 // `lockstep bench`: speed of prompts and of decoding, against what the machine can do.
+#include <sys/resource.h>
+
 #include <CLI/App.hpp>
 #include <algorithm>
 #include <chrono>
@@ -50,6 +52,12 @@ struct CaseResult {
 
 double seconds(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Most memory that was resident so far.
+std::uint64_t peak_memory() {
+  struct rusage used {};
+  return ::getrusage(RUSAGE_SELF, &used) == 0 ? static_cast<std::uint64_t>(used.ru_maxrss) * 1024 : 0;
 }
 
 class Bench {
@@ -211,6 +219,7 @@ Status run_bench(Options& options) {
   const auto load_start = std::chrono::steady_clock::now();
   LoadedModel loaded = LOCKSTEP_TRY(load_model(options.engine, false));
   const double load_seconds = seconds(load_start);
+  const std::uint64_t load_peak = peak_memory();
   const std::int64_t most = std::max(options.chunk, *std::max_element(options.widths.begin(), options.widths.end()));
   model::Runner runner = LOCKSTEP_TRY(model::Runner::create(*loaded.model, most));
   const kernels::Kernels* kernels = LOCKSTEP_TRY(backend::choose_kernels(options.engine.isa));
@@ -218,18 +227,15 @@ Status run_bench(Options& options) {
               backend::integer_peak(*kernels, pool), profile, interrupts);
   const double bandwidth = std::max({bench.bandwidth(), bench.bandwidth(), bench.bandwidth()});
 
-  Json json = {{"backend", bench.describe()},
-               {"load_seconds", load_seconds},
-               {"read_bytes_per_second", bandwidth},
-               {"integer_peak", bench.peak()},
-               {"cases", Json::array()}};
+  Json json = {{"backend", bench.describe()},        {"load_seconds", load_seconds}, {"load_peak_bytes", load_peak},
+               {"read_bytes_per_second", bandwidth}, {"integer_peak", bench.peak()}, {"cases", Json::array()}};
   if (!bench.label().empty()) json["synthetic"] = bench.label();
   if (!options.json) {
-    LOCKSTEP_TRY(
-        write_stdout(fmt::format("{}{}; loaded in {:.2f} s\nread {:.1f} GB/s, integer peak {:.1f} G "
-                                 "multiply-adds/s\n\n{:<22} {:>9} {:>9} {:>9}\n",
-                                 bench.label().empty() ? "" : bench.label() + "\n", bench.describe(), load_seconds,
-                                 bandwidth * 1e-9, bench.peak() * 1e-9, "", "median", "lowest", "highest")));
+    LOCKSTEP_TRY(write_stdout(
+        fmt::format("{}{}; loaded in {:.2f} s, at most {} of memory till then\nread {:.1f} GB/s, integer peak {:.1f} G "
+                    "multiply-adds/s\n\n{:<22} {:>9} {:>9} {:>9}\n",
+                    bench.label().empty() ? "" : bench.label() + "\n", bench.describe(), load_seconds, bandwidth * 1e-9,
+                    bench.peak() * 1e-9, "", "median", "lowest", "highest")));
   }
   std::string profiles;
   const auto report = [&](const CaseResult& result, bool prompt) -> Status {

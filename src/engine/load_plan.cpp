@@ -23,16 +23,16 @@ void add_weights(const artifact::Artifact& artifact, const LoadSetup& setup, boo
   for (const artifact::MatrixPart& part : artifact::walk_model(view).matrices) {
     if (part.draft && !setup.draft) continue;
     // Of the embedding single rows are read, where they are.
-    const bool laid_out = packs && part.matrix->quantised && part.matrix != &view.embedding;
+    const std::uint64_t own = part.matrix == &view.embedding ? 0 : backend::own_bytes(*part.matrix, packs);
     const std::uint64_t stored = artifact::matrix_bytes(*part.matrix);
-    if (laid_out) plan.packed += backend::packed_bytes(*part.matrix);
+    plan.packed += own;
     if (setup.weights_in_memory) {
       plan.copied += stored;
-    } else if (!laid_out) {
+    } else if (own == 0) {
       plan.mapped += stored;
     }
   }
-  // A transposed copy is read instead of its file.
+  // A transposed copy, of experts that are not quantised, is read instead of its file.
   if (!setup.weights_in_memory) plan.mapped -= std::min(plan.mapped, artifact.transposed_bytes());
   for (const artifact::VectorPart& part : artifact::walk_model(view).vectors) {
     const std::uint64_t size = part.values->size() * sizeof(float);

@@ -23,8 +23,8 @@ struct LoadSetup {
 
 /// Bytes of the processor's memory, from shapes alone. States are those of MemoryPlan.
 struct LoadPlan {
-  std::uint64_t packed = 0;  ///< quantised weights, laid out for the vector kernels
-  std::uint64_t mapped = 0;  ///< other weights, read where the files are mapped
+  std::uint64_t packed = 0;  ///< weights in memory of their own: laid out for the vector kernels, or copied
+  std::uint64_t mapped = 0;  ///< weights read where the files are mapped
   std::uint64_t copied = 0;  ///< vectors, transposed experts, weights that never were in a file
   std::uint64_t table = 0;   ///< of the n-gram table what is to be in memory: all of it, or the cache
   std::uint64_t table_file = 0;

@@ -39,8 +39,10 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
   LOCKSTEP_TRY(model->backend_->configure(model->config_, options.state));
   {
     Progress progress("loading", upload_pieces(artifact.view()), ProgressUnit::Items);
-    Result<Weights> weights = upload_weights(artifact.view(), *model->backend_, options.draft,
-                                             [&](std::uint64_t done) { progress.set(done); });
+    Result<Weights> weights = upload_weights(artifact.view(), *model->backend_, options.draft, [&](std::uint64_t done) {
+      progress.set(done);
+      artifact.release_pages();  // what was copied need not be there twice
+    });
     if (!weights) return with_context(std::move(weights).error(), artifact.directory().string());
     model->weights_ = *std::move(weights);
   }

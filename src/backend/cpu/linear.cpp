@@ -3,8 +3,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
+#include "artifact/model_walk.hpp"
 #include "backend/cpu/memory_use.hpp"
 #include "base/checked.hpp"
 
@@ -20,6 +22,18 @@ kernels::ElementType element_type(artifact::DType type) {
     default:
       return kernels::ElementType::BF16;
   }
+}
+
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+
+/// Memory for weights. That of a large matrix starts at a huge page, so that the system can back it with such.
+Result<MemoryBlock<std::byte>> weight_block(std::uint64_t bytes, const std::string& name) {
+  const std::uint64_t alignment = bytes >= kHugePage ? kHugePage : 64;
+  const std::optional<std::uint64_t> rounded = checked_round_up(std::max<std::uint64_t>(bytes, 1), alignment);
+  if (!rounded) return fail(ErrorKind::Limit, "{}: {} bytes are too many", name, bytes);
+  MemoryBlock<std::byte> block = LOCKSTEP_TRY(aligned_block(alignment, *rounded));
+  if (alignment == kHugePage) ::madvise(block.get(), *rounded, MADV_HUGEPAGE);  // a hint: failure changes no result
+  return block;
 }
 
 }  // namespace
@@ -38,16 +52,10 @@ kernels::AffineMatrix CpuMatrix::affine(std::int64_t index) const {
 }
 
 Status CpuMatrix::pack(const kernels::Kernels& kernels, ThreadPool& pool) {
-  constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
   const std::uint64_t bytes = backend::packed_bytes(view_);
   packed_bytes_ = static_cast<std::int64_t>(bytes) / count();
   const std::int64_t block_bytes = packed_bytes_ / blocks();
-  // Large matrices start at a huge page, so that the system can back them with such.
-  const std::uint64_t alignment = bytes >= kHugePage ? kHugePage : 64;
-  const std::optional<std::uint64_t> rounded = checked_round_up(std::max<std::uint64_t>(bytes, 1), alignment);
-  if (!rounded) return fail(ErrorKind::Limit, "{}: {} bytes are too many", view_.name, bytes);
-  packed_ = LOCKSTEP_TRY(aligned_block(alignment, *rounded));
-  if (alignment == kHugePage) ::madvise(packed_.get(), *rounded, MADV_HUGEPAGE);  // a hint: failure changes no result
+  packed_ = LOCKSTEP_TRY(weight_block(bytes, view_.name));
   const std::int64_t total = count() * blocks();
   const std::int64_t grain = std::max<std::int64_t>(1, (1 << 16) / block_bytes);
   pool.parallel_for(static_cast<std::size_t>(total), static_cast<std::size_t>(grain),
@@ -61,6 +69,20 @@ Status CpuMatrix::pack(const kernels::Kernels& kernels, ThreadPool& pool) {
                         at += last - first;
                       }
                     });
+  return {};
+}
+
+Status CpuMatrix::copy(ThreadPool& pool) {
+  const std::size_t bytes = artifact::matrix_bytes(view_) / static_cast<std::size_t>(count());
+  copy_ = LOCKSTEP_TRY(weight_block(artifact::matrix_bytes(view_), view_.name));
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count()); ++i) {
+    const std::byte* from = view_.data + i * view_.matrix_stride;
+    pool.parallel_for(bytes, std::size_t{256} << 10, [&](std::size_t begin, std::size_t end) {
+      std::memcpy(copy_.get() + i * bytes + begin, from + begin, end - begin);
+    });
+  }
+  view_.data = copy_.get();
+  view_.matrix_stride = bytes;
   return {};
 }
 

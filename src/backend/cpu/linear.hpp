@@ -21,6 +21,8 @@ class CpuMatrix final : public Matrix {
 
   /// Lays the codes out for the vector kernels of `kernels`. Errors: Limit.
   Status pack(const kernels::Kernels& kernels, ThreadPool& pool);
+  /// Copies a matrix that is not quantised into large pages. Errors: Limit.
+  Status copy(ThreadPool& pool);
 
   [[nodiscard]] bool quantised() const { return view_.quantised; }
   [[nodiscard]] int group() const { return view_.group; }
@@ -34,6 +36,7 @@ class CpuMatrix final : public Matrix {
  private:
   artifact::MatrixView view_;
   MemoryBlock<std::byte> packed_;
+  MemoryBlock<std::byte> copy_;
   std::int64_t packed_bytes_ = 0;  ///< of one matrix
 };
 

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <numeric>
 
+#include "artifact/model_walk.hpp"
 #include "kernels/cpu/packed.hpp"
 
 namespace lockstep::backend {
@@ -129,6 +130,18 @@ std::uint64_t packed_bytes(const artifact::MatrixView& view) {
       view.cols / view.group *
       kernels::packed_group_bytes(view.bits, view.group, view.scale_dtype != artifact::DType::BF16);
   return static_cast<std::uint64_t>(view.count * kernels::packed_blocks(view.rows) * block);
+}
+
+bool copies_dense(const artifact::MatrixView& view) {
+  constexpr std::uint64_t kLeast = std::uint64_t{2} << 20;
+  constexpr std::uint64_t kMost = std::uint64_t{64} << 20;
+  return !view.quantised && artifact::matrix_bytes(view) >= kLeast && artifact::matrix_bytes(view) <= kMost;
+}
+
+std::uint64_t own_bytes(const artifact::MatrixView& view, bool packs) {
+  if (!packs) return 0;
+  if (view.quantised) return packed_bytes(view);
+  return copies_dense(view) ? artifact::matrix_bytes(view) : 0;
 }
 
 std::uint64_t scratch_bytes(const artifact::ModelView& view, const ScratchUse& use) {

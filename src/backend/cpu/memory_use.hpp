@@ -10,6 +10,12 @@ namespace lockstep::backend {
 /// Bytes that a quantised stack of matrices takes once it is laid out for the vector kernels.
 [[nodiscard]] std::uint64_t packed_bytes(const artifact::MatrixView& view);
 
+/// Whether a matrix that is not quantised is copied from the mapped file into memory of its own, where large pages
+/// serve it: those of a few megabytes, which are read for every token. Stacks of experts stay where they are.
+[[nodiscard]] bool copies_dense(const artifact::MatrixView& view);
+/// Bytes of memory that a matrix takes beside its file; `packs`: the kernels have a layout of their own.
+[[nodiscard]] std::uint64_t own_bytes(const artifact::MatrixView& view, bool packs);
+
 /// What bounds the scratch of the operations.
 struct ScratchUse {
   std::int64_t rows = 1;       ///< of a call
