@@ -108,7 +108,7 @@ std::vector<LaneReport> lane_report(const Lanes& lanes, const model::Model& mode
 std::string verdict_text(const LaneVerdict& verdict) {
   switch (verdict.state) {
     case LaneVerdict::State::Armed:
-      return "armed";
+      return verdict.reason.empty() ? "armed" : fmt::format("armed ({})", verdict.reason);
     case LaneVerdict::State::Off:
       return fmt::format("off ({})", verdict.reason);
     case LaneVerdict::State::Declined:

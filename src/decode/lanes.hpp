@@ -30,7 +30,7 @@ enum class Exactness : std::uint8_t {
 struct LaneVerdict {
   enum class State : std::uint8_t { Armed, Off, Declined, Poisoned };
   State state = State::Armed;
-  std::string reason;  ///< who switched it off, why it declined, or the first error
+  std::string reason;  ///< who switched it off, why it declined, or the first error; armed: under which condition
 };
 
 /// What a lane did, counted by its own code.
@@ -46,6 +46,7 @@ struct LaneInfo {
   std::string_view name, environment;
   std::string_view contract;  ///< what it does and why the output stays the same
   std::string_view needs;     ///< the requirements whose absence makes it decline
+  std::string_view idle;      ///< why it may never take effect although it is armed
   Exactness exactness;
   bool on_by_default;
   /// Why the lane declines on this model, or an empty text. Earlier lanes of the table have their verdicts.
@@ -74,6 +75,8 @@ class Lanes {
   [[nodiscard]] bool armed(LaneId id) const { return verdict(id).state == LaneVerdict::State::Armed; }
   [[nodiscard]] const LaneVerdict& verdict(LaneId id) const { return verdicts_[static_cast<std::size_t>(id)]; }
   void switch_off(LaneId id, std::string who) { set(id, LaneVerdict::State::Off, std::move(who)); }
+  /// Armed under a condition.
+  void arm(LaneId id, std::string where) { set(id, LaneVerdict::State::Armed, std::move(where)); }
   /// A requirement is missing: the plain path serves.
   void decline(LaneId id, std::string reason) { set(id, LaneVerdict::State::Declined, std::move(reason)); }
   /// Whether everything was switched off by the word `all`: the plain path on scalar kernels.
@@ -100,7 +103,8 @@ struct LaneReport {
 [[nodiscard]] std::vector<LaneReport> lane_report(const Lanes& lanes, const model::Model& model,
                                                   const DecodeStats& stats);
 
-/// "armed", "off (LOCKSTEP_MTP=0)", "declined (the model has no draft layer)", "poisoned (...)".
+/// "armed", "armed (tried with mtp off)", "off (LOCKSTEP_MTP=0)", "declined (the model has no draft layer)", "poisoned
+/// (...)".
 [[nodiscard]] std::string verdict_text(const LaneVerdict& verdict);
 
 /// "bits" or "output".

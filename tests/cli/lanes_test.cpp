@@ -142,7 +142,7 @@ TEST(FrspecCommand, RefusesWhatItCannotUse) {
 
 TEST(VerifyCommand, ListsEveryLaneWithVerdictAndEngagement) {
   const std::string toy = LOCKSTEP_TEST_DATA "/toy-pack";
-  const std::vector<std::string> arguments{"verify", toy, "--tokens", "4", "--seconds", "30", "--threads", "1"};
+  const std::vector<std::string> arguments{"verify", toy, "--tokens", "3", "--seconds", "30", "--threads", "1"};
   std::vector<std::string> with_json = arguments;
   with_json.insert(with_json.end(), {"--json", "--disable-optimization", "ple_cached_aux"});
   const Outcome json = run_lockstep(with_json);

@@ -5,6 +5,7 @@
 
 #include "base/json.hpp"
 #include "cli/process.hpp"
+#include "cli/receipt.hpp"
 #include "support/scratch.hpp"
 
 namespace lockstep::test {
@@ -18,7 +19,8 @@ TEST(Verify, PrintsATableAndKeepsAReceipt) {
   const Outcome result =
       run_lockstep({"verify", kModel, "--seconds", "1", "--tokens", "2", "--seed", "3", "--receipt", receipt});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  for (const char* part : {"gate", "instruction sets", "speculative decoding", "reference ids sha256"}) {
+  for (const char* part :
+       {"gate", "instruction sets", "identity", "tensor inventory", "lane mtp", "reference ids sha256"}) {
     EXPECT_NE(result.out.find(part), std::string::npos) << part << "\n" << result.out;
   }
   std::ifstream file(receipt);
@@ -27,6 +29,11 @@ TEST(Verify, PrintsATableAndKeepsAReceipt) {
   EXPECT_EQ(json->at("format"), "lockstep-receipt-1");
   EXPECT_EQ(json->at("seed"), 3);
   EXPECT_EQ(json->at("passed"), true);
+  EXPECT_EQ(json->at("reference_ids_sha256").get<std::string>().size(), 64U);
+  for (const auto& answer : json->at("reference")) EXPECT_EQ(answer.at("ids_sha256").get<std::string>().size(), 64U);
+  EXPECT_GT(json->at("machine").at("physical_cores"), 0);
+  EXPECT_FALSE(json->at("instruction_sets").empty());
+  EXPECT_FALSE(json->at("thread_counts").empty());
 }
 
 TEST(Verify, JsonGoesToStandardOutput) {
@@ -35,6 +42,45 @@ TEST(Verify, JsonGoesToStandardOutput) {
   const auto json = parse_json(result.out, "output");
   ASSERT_TRUE(json) << result.out;
   EXPECT_GT(json->at("gates").size(), 4U);
+}
+
+TEST(Verify, HashesOfFilesAndTextsGoIntoTheReceipt) {
+  const std::string demo = LOCKSTEP_SOURCE_DIR "/models/demo";
+  const Outcome result = run_lockstep({"verify", demo, "--seconds", "1", "--tokens", "1", "--json", "--hash"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto json = parse_json(result.out, "output");
+  ASSERT_TRUE(json) << result.out;
+  EXPECT_EQ(json->at("model").at("files").at("config.json").at("sha256"), json->at("model").at("config_sha256"));
+  EXPECT_EQ(json->at("reference_text_sha256").get<std::string>().size(), 64U);
+  for (const auto& answer : json->at("reference")) EXPECT_EQ(answer.at("text_sha256").get<std::string>().size(), 64U);
+}
+
+decode::GateReport failed_report() {
+  decode::GateReport report;
+  report.gates.push_back({"thread counts", 2, 2, true, "", 0.1, std::nullopt, 0});
+  report.gates.push_back({"lane qsa_pooled_rowsel", 1, 4, false, "request 0 (here): token 5 differs", 0.1,
+                          decode::LaneId::QsaPooledRowsel, 3});
+  return report;
+}
+
+TEST(Verify, ADifferenceIsExitCode1AndNamed) {
+  const decode::GateReport report = failed_report();
+  const Status verdict = cli::verify_verdict(report);
+  ASSERT_FALSE(verdict);
+  EXPECT_NE(verdict.error().kind, ErrorKind::Usage);  // exit code 1, not 2
+  EXPECT_NE(verdict.error().message.find("lane qsa_pooled_rowsel: request 0 (here): token 5 differs"),
+            std::string::npos);
+  const std::string table = cli::verify_table(report);
+  EXPECT_NE(table.find("DIFFERS"), std::string::npos);
+  EXPECT_NE(table.find("token 5 differs"), std::string::npos);
+}
+
+TEST(Verify, ALaneThatNeverTookEffectIsNotCalledEqual) {
+  decode::GateReport report = failed_report();
+  report.gates[1] = {"lane mtp", 4, 4, true, "", 0.1, decode::LaneId::Mtp, 0};
+  EXPECT_TRUE(cli::verify_verdict(report));
+  EXPECT_FALSE(report.complete());
+  EXPECT_NE(cli::verify_table(report).find("not engaged: no request had room for a draft"), std::string::npos);
 }
 
 TEST(Verify, WrongUsage) {

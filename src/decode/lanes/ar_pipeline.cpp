@@ -148,6 +148,7 @@ LaneInfo ar_pipeline_lane() {
           "runs the forward pass over a token while another thread turns the token into text; model and sampler keep "
           "one thread and the plain order",
           "plain decoding (mtp off or declined)",
+          "no request had a second token",
           Exactness::Bits,
           true,
           missing,

@@ -29,6 +29,7 @@ LaneInfo frspec_lane() {
           "LOCKSTEP_FRSPEC",
           "projects drafts onto a ranked part of the vocabulary only; drafts may differ, what is emitted does not",
           "mtp, a list of draft tokens (frspec.json in the model directory, or --frspec)",
+          "no draft was made",
           Exactness::Output,
           true,
           missing,

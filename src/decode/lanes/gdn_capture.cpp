@@ -27,6 +27,7 @@ LaneInfo gdn_capture_lane() {
           "captures recurrent state per verified row, so that a rejection costs no forward pass; off, it restores a "
           "fork and runs the accepted tokens again",
           "mtp",
+          "no draft was verified",
           Exactness::Bits,
           true,
           missing,

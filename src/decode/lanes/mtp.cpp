@@ -30,6 +30,7 @@ LaneInfo mtp_lane() {
           "drafts with the model's own draft head; a draft stays only where it equals the token that plain decoding "
           "draws",
           "a draft layer in the model",
+          "no request had room for a draft",
           Exactness::Output,
           true,
           missing,

@@ -37,6 +37,7 @@ LaneInfo ple_cached_aux_lane() {
           "keeps the projections of n-gram rows that came up lately; a product depends on the row ids alone, so a kept "
           "one has the bits of a fresh one",
           "an n-gram layer, the CPU backend",
+          "no token was decoded",
           Exactness::Bits,
           true,
           missing,

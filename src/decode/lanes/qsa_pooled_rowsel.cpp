@@ -30,6 +30,7 @@ LaneInfo qsa_pooled_rowsel_lane() {
           "streams index scores over the pooled keys and keeps the best groups of each row; the order of groups is "
           "total, so the selection is that of the plain path",
           "sparse attention layers, the CPU backend",
+          "no context was longer than the attention's index budget",
           Exactness::Bits,
           true,
           missing,

@@ -1,0 +1,157 @@
+#include "cli/receipt.hpp"
+
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <ctime>
+#include <fstream>
+
+#include "base/sha256.hpp"
+#include "base/thread_pool.hpp"
+#include "cli/terminal.hpp"
+
+namespace lockstep::cli {
+namespace {
+
+/// The value of the first line of a file of "name : value" lines that starts with `name`.
+std::string system_value(const char* file, std::string_view name) {
+  std::ifstream info(file);
+  std::string line;
+  while (std::getline(info, line)) {
+    if (!line.starts_with(name)) continue;
+    const std::size_t value = line.find_first_not_of(" \t", std::min(line.size(), line.find(':') + 1));
+    return value == std::string::npos ? "" : line.substr(value);
+  }
+  return "unknown";
+}
+
+std::string now_utc() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+OrderedJson machine(const decode::GateOptions& options) {
+  utsname system{};
+  ::uname(&system);
+  return {{"processor", system_value("/proc/cpuinfo", "model name")},
+          {"physical_cores", physical_cores()},
+          {"usable_processors", usable_processors()},
+          {"memory", system_value("/proc/meminfo", "MemTotal")},
+          {"system", fmt::format("{} {}", system.sysname, system.release)},
+          {"device", options.device.text()}};
+}
+
+std::string ids_sha256(std::span<const decode::TokenId> ids) {
+  Sha256 hash;
+  hash.update(std::as_bytes(ids));
+  return hash.hex();
+}
+
+/// One request of the reference: what was asked, and digests of what came out.
+OrderedJson answer_json(const decode::GateAnswer& answer, const std::string* text) {
+  const decode::SamplerParams& sampler = answer.request.sampler;
+  OrderedJson json{{"prompt_tokens", answer.request.prompt.size()},
+                   {"prompt_ids_sha256", ids_sha256(answer.request.prompt)},
+                   {"temperature", sampler.temperature},
+                   {"draw", sampler.draw_rule == decode::DrawRule::Race ? "race" : "pcg64"},
+                   {"seed", sampler.seed},
+                   {"tokens", answer.ids.size()},
+                   {"ids_sha256", ids_sha256(answer.ids)}};
+  if (text != nullptr) json["text_sha256"] = sha256_hex(*text);
+  return json;
+}
+
+std::string gate_result(const decode::GateResult& gate) {
+  if (!gate.passed) return styled("DIFFERS", Style::Red, Stream::Out);
+  if (gate.cases == 0) return "not run (time)";
+  const std::string cut = gate.cases < gate.planned ? " (cut by time)" : "";
+  if (gate.idle()) {
+    const decode::LaneInfo& lane = decode::known_lanes()[static_cast<std::size_t>(*gate.lane)];
+    return fmt::format("equal, but not engaged: {}{}", lane.idle, cut);
+  }
+  return cut.empty() ? styled("equal", Style::Green, Stream::Out) : "equal" + cut;
+}
+
+}  // namespace
+
+OrderedJson verify_receipt(const artifact::Artifact& artifact, const decode::GateOptions& options,
+                           const decode::GateReport& report, const text::Tokenizer* tokenizer) {
+  OrderedJson json;
+  json["format"] = "lockstep-receipt-1";
+  json["version"] = LOCKSTEP_VERSION;
+  json["time"] = now_utc();
+  json["model"] = {{"directory", artifact.directory().string()},
+                   {"config_sha256", artifact.identity().config_sha256},
+                   {"runtime_sha256", artifact.identity().runtime_sha256},
+                   {"inventory_sha256", artifact.identity().inventory_sha256},
+                   {"tensors", artifact.inventory().size()}};
+  for (const artifact::FileHash& file : report.files) {
+    json["model"]["files"][file.file] = {{"sha256", file.sha256}, {"bytes", file.bytes}};
+  }
+  json["machine"] = machine(options);
+  json["instruction_sets"] = report.instruction_sets;
+  json["thread_counts"] = report.thread_counts;
+  json["seed"] = options.seed;
+  json["tokens_per_request"] = options.tokens;
+  json["reference_ids_sha256"] = report.digest;
+  std::string texts;
+  OrderedJson answers = OrderedJson::array();
+  for (const decode::GateAnswer& answer : report.answers) {
+    std::string text;
+    if (tokenizer != nullptr) texts += text = tokenizer->decode(answer.ids, false);
+    answers.push_back(answer_json(answer, tokenizer != nullptr ? &text : nullptr));
+  }
+  if (tokenizer != nullptr) json["reference_text_sha256"] = sha256_hex(texts);
+  json["reference"] = std::move(answers);
+  json["passed"] = report.passed();
+  json["complete"] = report.complete();
+  json["gates"] = OrderedJson::array();
+  for (const decode::GateResult& gate : report.gates) {
+    json["gates"].push_back({{"name", gate.name},
+                             {"cases", gate.cases},
+                             {"planned", gate.planned},
+                             {"passed", gate.passed},
+                             {"difference", gate.difference},
+                             {"seconds", gate.seconds}});
+    if (gate.lane) json["gates"].back()["engaged"] = gate.engaged;
+  }
+  json["lanes"] = OrderedJson::array();
+  for (const decode::LaneReport& lane : report.lanes) {
+    json["lanes"].push_back({{"name", lane.lane->name},
+                             {"exactness", decode::exactness_name(lane.lane->exactness)},
+                             {"verdict", decode::verdict_text(lane.verdict)},
+                             {"engaged", lane.run.engaged},
+                             {"ran", lane.run.detail}});
+  }
+  return json;
+}
+
+std::string verify_table(const decode::GateReport& report) {
+  std::string text = fmt::format("{:<32} {:>11}  {:>8}  result\n", "gate", "cases", "seconds");
+  for (const decode::GateResult& gate : report.gates) {
+    text += fmt::format("{:<32} {:>11}  {:>8.1f}  {}\n", gate.name, fmt::format("{} of {}", gate.cases, gate.planned),
+                        gate.seconds, gate_result(gate));
+    if (!gate.difference.empty()) text += fmt::format("    {}\n", gate.difference);
+  }
+  text += fmt::format("\n{:<20} {:>9}  verdict\n", "lane", "engaged");
+  for (const decode::LaneReport& lane : report.lanes) {
+    text += fmt::format("{:<20} {:>9}  {}; {}\n", lane.lane->name, lane.run.engaged, decode::verdict_text(lane.verdict),
+                        lane.run.detail);
+  }
+  return text + fmt::format("reference ids sha256 {}\n", report.digest);
+}
+
+Status verify_verdict(const decode::GateReport& report) {
+  const auto failed =
+      std::find_if(report.gates.begin(), report.gates.end(), [](const auto& gate) { return !gate.passed; });
+  if (failed == report.gates.end()) return {};
+  return fail(ErrorKind::Internal,
+              "results differ: this build must not be trusted on this machine with this model; {}: {}", failed->name,
+              failed->difference);
+}
+
+}  // namespace lockstep::cli
