@@ -234,8 +234,9 @@ Status run_bench(Options& options) {
     LOCKSTEP_TRY(write_stdout(
         fmt::format("{}{}; loaded in {:.2f} s, at most {} of memory till then\nread {:.1f} GB/s, integer peak {:.1f} G "
                     "multiply-adds/s\n\n{:<22} {:>9} {:>9} {:>9}\n",
-                    bench.label().empty() ? "" : bench.label() + "\n", bench.describe(), load_seconds, bandwidth * 1e-9,
-                    bench.peak() * 1e-9, "", "median", "lowest", "highest")));
+                    bench.label().empty() ? "" : bench.label() + "\n", bench.describe(), load_seconds,
+                    format_bytes(static_cast<double>(load_peak)), bandwidth * 1e-9, bench.peak() * 1e-9, "", "median",
+                    "lowest", "highest")));
   }
   std::string profiles;
   const auto report = [&](const CaseResult& result, bool prompt) -> Status {

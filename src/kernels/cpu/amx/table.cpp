@@ -17,46 +17,41 @@ struct alignas(64) TileConfig {
   std::uint8_t rows[16] = {};
 };
 
-/// The compiler does not know that tile instructions read and write memory.
-LOCKSTEP_INLINE void memory_barrier() {
-  asm volatile("" ::: "memory");  // NOLINT(hicpp-no-assembler)
-}
-
 /// Tiles 0 to 3 hold sums, 4 and 5 activations, 6 and 7 codes of `inputs` inputs.
 struct Hardware {
+  // The compiler's own intrinsics take no template parameters for registers, and some forget that they read memory.
+  // NOLINTBEGIN(hicpp-no-assembler)
   static void configure(int inputs) {
     TileConfig config;
     for (std::size_t i = 0; i < 8; ++i) {
       config.rows[i] = static_cast<std::uint8_t>(i < 6 ? kTileRows : inputs / 4);
       config.row_bytes[i] = static_cast<std::uint16_t>(i == 4 || i == 5 ? inputs : 64);
     }
-    memory_barrier();
-    _tile_loadconfig(&config);
+    asm volatile("ldtilecfg %0" ::"m"(config));
   }
-  static void release() { _tile_release(); }
+  static void release() { asm volatile("tilerelease"); }
 
   template <int T>
   LOCKSTEP_INLINE static void zero() {
-    _tile_zero(T);
+    asm volatile("tilezero %%tmm%c0" ::"i"(T));
   }
   template <int T>
   LOCKSTEP_INLINE static void load(const void* data, std::int64_t stride) {
-    memory_barrier();
-    _tile_loadd(T, data, stride);
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(data), "r"(stride), "i"(T) : "memory");
   }
   template <int T>
   LOCKSTEP_INLINE static void store(void* data, std::int64_t stride) {
-    _tile_stored(T, data, stride);
-    memory_barrier();
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(data), "r"(stride), "i"(T) : "memory");
   }
   template <int Sum, int A, int B>
   LOCKSTEP_INLINE static void signed_products() {
-    _tile_dpbsud(Sum, A, B);
+    asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sum), "i"(A), "i"(B));
   }
   template <int Sum, int A, int B>
   LOCKSTEP_INLINE static void unsigned_products() {
-    _tile_dpbuud(Sum, A, B);
+    asm volatile("tdpbuud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sum), "i"(A), "i"(B));
   }
+  // NOLINTEND(hicpp-no-assembler)
 };
 
 void packed_rows(const PackedMatrix& m, const QuantisedRows& x, std::int64_t begin, std::int64_t end, float* out,
