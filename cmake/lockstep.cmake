@@ -31,6 +31,13 @@ function(lockstep_layer name)
     target_include_directories(lockstep_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(lockstep_${name} PUBLIC ${ARG_DEPENDS})
     lockstep_warnings(lockstep_${name})
+    # Not the commands: each has an Options of its own.
+    if(LOCKSTEP_UNITY AND NOT name STREQUAL "cli")
+      set_target_properties(lockstep_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
+      # Each lane names its parts alike.
+      list(FILTER sources INCLUDE REGEX "/src/decode/lanes/")
+      set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
   else()
     add_library(lockstep_${name} INTERFACE)
     target_include_directories(lockstep_${name} INTERFACE ${PROJECT_SOURCE_DIR}/src)

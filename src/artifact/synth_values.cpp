@@ -14,13 +14,13 @@
 namespace lockstep::artifact {
 namespace {
 
-constexpr std::uint64_t kBlockBytes = 16;
+constexpr std::uint64_t kCounterBytes = 16;
 
-std::array<std::byte, kBlockBytes> block(std::uint64_t key, std::uint64_t index) {
+std::array<std::byte, kCounterBytes> block(std::uint64_t key, std::uint64_t index) {
   const numerics::PhiloxBlock words =
       numerics::philox4x32({{static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), 0, 0}},
                            static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32));
-  std::array<std::byte, kBlockBytes> bytes{};
+  std::array<std::byte, kCounterBytes> bytes{};
   std::memcpy(bytes.data(), words.word, bytes.size());
   return bytes;
 }
@@ -57,8 +57,8 @@ void synth_bytes(std::uint64_t key, std::uint64_t offset, std::span<std::byte> o
   std::size_t done = 0;
   while (done < out.size()) {
     const std::uint64_t at = offset + done;
-    const auto skip = static_cast<std::size_t>(at % kBlockBytes);
-    const auto bytes = block(key, at / kBlockBytes);
+    const auto skip = static_cast<std::size_t>(at % kCounterBytes);
+    const auto bytes = block(key, at / kCounterBytes);
     const std::size_t count = std::min(bytes.size() - skip, out.size() - done);
     std::memcpy(out.data() + done, bytes.data() + skip, count);
     done += count;

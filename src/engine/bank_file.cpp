@@ -55,7 +55,7 @@ bool digest_matches(std::span<const std::byte> data, std::span<const std::byte> 
 
 }  // namespace
 
-std::vector<std::byte> write_bank_file(BankFileHead head, std::span<const std::byte> state,
+std::vector<std::byte> write_bank_file(const BankFileHead& head, std::span<const std::byte> state,
                                        std::span<const std::byte> hidden, std::span<const std::byte> logits) {
   Writer writer;
   writer.out().reserve(head_bytes(head.identity.size(), head.tokens.size()) + state.size() + hidden.size() +

@@ -39,7 +39,7 @@ inline constexpr std::uint32_t kMaxIdentity = 1024;
 inline constexpr std::uint32_t kMaxBankTokens = std::uint32_t{1} << 26;
 
 /// The whole file. The sizes in `head` are set from the parts.
-[[nodiscard]] std::vector<std::byte> write_bank_file(BankFileHead head, std::span<const std::byte> state,
+[[nodiscard]] std::vector<std::byte> write_bank_file(const BankFileHead& head, std::span<const std::byte> state,
                                                      std::span<const std::byte> hidden,
                                                      std::span<const std::byte> logits);
 

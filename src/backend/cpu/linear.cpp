@@ -8,31 +8,21 @@
 
 #include "artifact/model_walk.hpp"
 #include "backend/cpu/memory_use.hpp"
+#include "backend/element_type.hpp"
 #include "base/checked.hpp"
 
 namespace lockstep::backend {
 namespace {
 
-kernels::ElementType element_type(artifact::DType type) {
-  switch (type) {
-    case artifact::DType::F32:
-      return kernels::ElementType::F32;
-    case artifact::DType::F16:
-      return kernels::ElementType::F16;
-    default:
-      return kernels::ElementType::BF16;
-  }
-}
-
-constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+constexpr std::uint64_t kLargePage = std::uint64_t{2} << 20;
 
 /// Memory for weights. That of a large matrix starts at a huge page, so that the system can back it with such.
 Result<MemoryBlock<std::byte>> weight_block(std::uint64_t bytes, const std::string& name) {
-  const std::uint64_t alignment = bytes >= kHugePage ? kHugePage : 64;
+  const std::uint64_t alignment = bytes >= kLargePage ? kLargePage : 64;
   const std::optional<std::uint64_t> rounded = checked_round_up(std::max<std::uint64_t>(bytes, 1), alignment);
   if (!rounded) return fail(ErrorKind::Limit, "{}: {} bytes are too many", name, bytes);
   MemoryBlock<std::byte> block = LOCKSTEP_TRY(aligned_block(alignment, *rounded));
-  if (alignment == kHugePage) ::madvise(block.get(), *rounded, MADV_HUGEPAGE);  // a hint: failure changes no result
+  if (alignment == kLargePage) ::madvise(block.get(), *rounded, MADV_HUGEPAGE);  // a hint: failure changes no result
   return block;
 }
 

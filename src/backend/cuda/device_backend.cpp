@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "backend/element_type.hpp"
 #include "kernels/cpu/kernels.hpp"
 
 namespace lockstep::backend {
@@ -12,17 +13,6 @@ namespace cuda = kernels::cuda;
 
 /// What the PTX in this program needs.
 constexpr int kLeastMajor = 8;
-
-kernels::ElementType element_type(artifact::DType type) {
-  switch (type) {
-    case artifact::DType::F32:
-      return kernels::ElementType::F32;
-    case artifact::DType::F16:
-      return kernels::ElementType::F16;
-    default:
-      return kernels::ElementType::BF16;
-  }
-}
 
 }  // namespace
 

@@ -32,7 +32,7 @@ class DeviceBuffer final : public Buffer {
 /// Weights in the kernels' layout.
 class DeviceMatrix final : public Matrix {
  public:
-  DeviceMatrix(const artifact::MatrixView& view) : Matrix(view.count, view.rows, view.cols) {}
+  explicit DeviceMatrix(const artifact::MatrixView& view) : Matrix(view.count, view.rows, view.cols) {}
 
   bool quantised = false;
   kernels::cuda::AffineWeights affine;

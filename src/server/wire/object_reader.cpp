@@ -123,7 +123,7 @@ void ObjectReader::ignore(std::initializer_list<std::string_view> keys) {
 void ObjectReader::refuse(std::string_view key, std::string_view why) {
   const OrderedJson* value = find(key);
   if (value == nullptr || *value == false) return;
-  const bool empty = (value->is_structured() && value->empty()) || (value->is_string() && *value == "");
+  const bool empty = (value->is_structured() && value->empty()) || (value->is_string() && value->get_ref<const std::string&>().empty());
   if (!empty) complain(key, std::string(why), "unsupported_parameter");
 }
 

@@ -84,7 +84,7 @@ class ResponseWriter final : public AnswerWriter {
     std::string text;
   };
 
-  void emit(std::string_view type, OrderedJson fields) {
+  void emit(std::string_view type, const OrderedJson& fields) {
     if (!streaming_) return;
     OrderedJson event = {{"type", type}, {"sequence_number", sequence_++}};
     event.update(fields);
@@ -130,7 +130,7 @@ class ResponseWriter final : public AnswerWriter {
     item_->text += text;
     OrderedJson fields = {{"delta", text}};
     if (item_->kind == AnswerPart::Kind::Content) fields["logprobs"] = OrderedJson::array();
-    emit_at(delta_type(), std::move(fields), item_->kind != AnswerPart::Kind::Call);
+    emit_at(delta_type(), fields, item_->kind != AnswerPart::Kind::Call);
   }
 
   [[nodiscard]] std::string_view delta_type() const {
@@ -155,7 +155,7 @@ class ResponseWriter final : public AnswerWriter {
       const bool reasoning = item_->kind == AnswerPart::Kind::Reasoning;
       OrderedJson fields = {{"text", item_->text}};
       if (!reasoning) fields["logprobs"] = OrderedJson::array();
-      emit_at(reasoning ? "response.reasoning_text.done" : "response.output_text.done", std::move(fields), true);
+      emit_at(reasoning ? "response.reasoning_text.done" : "response.output_text.done", fields, true);
       emit_at("response.content_part.done", {{"part", part(item_->text)}}, true);
       item_->json["content"] = OrderedJson::array({part(item_->text)});
     }
@@ -173,11 +173,11 @@ class ResponseWriter final : public AnswerWriter {
             {"logprobs", OrderedJson::array()}};
   }
 
-  void emit_at(std::string_view type, OrderedJson fields, bool in_part) {
+  void emit_at(std::string_view type, const OrderedJson& fields, bool in_part) {
     OrderedJson all = {{"item_id", item_->json["id"]}, {"output_index", output_.size()}};
     if (in_part) all["content_index"] = 0;
     all.update(fields);
-    emit(type, std::move(all));
+    emit(type, all);
   }
 
   [[nodiscard]] OrderedJson envelope(std::string_view status) const {

@@ -74,7 +74,7 @@ Result<Value> select_filter(Runtime& runtime, const Value& input, const Argument
   return runtime.sequence(SequenceKind::Generator, std::move(kept));
 }
 
-constexpr std::pair<std::string_view, FilterFunction> kFilters[] = {
+constexpr std::pair<std::string_view, FilterFunction> kSelectionFilters[] = {
     {"map", map_filter},
     {"select", select_filter<false, true>},
     {"reject", select_filter<false, false>},
@@ -85,7 +85,7 @@ constexpr std::pair<std::string_view, FilterFunction> kFilters[] = {
 }  // namespace
 
 FilterTable selection_filters() {
-  return kFilters;
+  return kSelectionFilters;
 }
 
 }  // namespace lockstep::text::jinja

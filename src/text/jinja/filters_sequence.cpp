@@ -219,7 +219,7 @@ Result<Value> groupby_filter(Runtime& runtime, const Value& input, const Argumen
   return runtime.list(std::move(groups));
 }
 
-constexpr std::pair<std::string_view, FilterFunction> kFilters[] = {
+constexpr std::pair<std::string_view, FilterFunction> kSequenceFilters[] = {
     {"list", list_filter},   {"first", first_filter},        {"last", last_filter},
     {"join", join_filter},   {"items", items_filter},        {"dictsort", dictsort_filter},
     {"sort", sort_filter},   {"reverse", reverse_filter},    {"unique", unique_filter},
@@ -230,7 +230,7 @@ constexpr std::pair<std::string_view, FilterFunction> kFilters[] = {
 }  // namespace
 
 FilterTable sequence_filters() {
-  return kFilters;
+  return kSequenceFilters;
 }
 
 }  // namespace lockstep::text::jinja

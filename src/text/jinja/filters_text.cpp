@@ -149,7 +149,7 @@ Result<Value> format_filter(Runtime& runtime, const Value& input, const Argument
   return percent_format(runtime, *text, dict);
 }
 
-constexpr std::pair<std::string_view, FilterFunction> kFilters[] = {
+constexpr std::pair<std::string_view, FilterFunction> kTextFilters[] = {
     {"upper", case_filter<CaseChange::Upper>},
     {"lower", case_filter<CaseChange::Lower>},
     {"capitalize", case_filter<CaseChange::Capitalize>},
@@ -171,7 +171,7 @@ constexpr std::pair<std::string_view, FilterFunction> kFilters[] = {
 }  // namespace
 
 FilterTable text_filters() {
-  return kFilters;
+  return kTextFilters;
 }
 
 }  // namespace lockstep::text::jinja

@@ -205,7 +205,7 @@ Result<Value> tojson_filter(Runtime& runtime, const Value& input, const Argument
   return to_json(runtime, input, style);
 }
 
-constexpr std::pair<std::string_view, FilterFunction> kFilters[] = {
+constexpr std::pair<std::string_view, FilterFunction> kValueFilters[] = {
     {"default", default_filter}, {"d", default_filter},     {"length", length_filter}, {"count", length_filter},
     {"abs", abs_filter},         {"int", int_filter},       {"float", float_filter},   {"round", round_filter},
     {"attr", attr_filter},       {"tojson", tojson_filter},
@@ -214,7 +214,7 @@ constexpr std::pair<std::string_view, FilterFunction> kFilters[] = {
 }  // namespace
 
 FilterTable value_filters() {
-  return kFilters;
+  return kValueFilters;
 }
 
 }  // namespace lockstep::text::jinja

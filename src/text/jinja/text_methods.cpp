@@ -119,7 +119,7 @@ Result<Value> find_method(Runtime& runtime, const Value& self, const Arguments& 
   return Value(std::int64_t{-1});
 }
 
-Result<Value> count_method(Runtime& runtime, const Value& self, const Arguments& arguments) {
+Result<Value> count_text_method(Runtime& runtime, const Value& self, const Arguments& arguments) {
   const auto bound = LOCKSTEP_TRY(Parameters::bind("count", arguments, {"sub", "start", "end"}, 1));
   const Text& text = *self_text(self);
   const TextPtr what = LOCKSTEP_TRY(bound.text(0));
@@ -308,7 +308,7 @@ constexpr std::array kMethods = {
     Method{"capitalize", case_method<CaseChange::Capitalize>},
     Method{"casefold", case_method<CaseChange::Lower>},
     Method{"center", align_method<Align::Center>},
-    Method{"count", count_method},
+    Method{"count", count_text_method},
     Method{"encode", unsupported_method},
     Method{"endswith", affix_method<true>},
     Method{"expandtabs", expandtabs_method},

@@ -140,8 +140,9 @@ void tile_blocks(const PackedMatrix& m, const QuantisedRows& x, std::int64_t fir
                           static_cast<int>(rest < kBlockRows ? rest : kBlockRows));
     block += B;
   };
-  while (block + kBlocks <= end) run(std::integral_constant<int, kBlocks>());
-  while (block < end) run(std::integral_constant<int, 1>());
+  // `run` moves `block` on, which the check does not see.
+  while (block + kBlocks <= end) run(std::integral_constant<int, kBlocks>());  // NOLINT(bugprone-infinite-loop)
+  while (block < end) run(std::integral_constant<int, 1>());                   // NOLINT(bugprone-infinite-loop)
 }
 
 template <class Isa, int Bits>
