@@ -7,8 +7,9 @@
 namespace lockstep::kernels::amx {
 namespace {
 
-/// Rows from which tiles, which are always computed whole, beat the vector kernels.
-constexpr std::int64_t kLeastRows = 8;
+/// Rows from which tiles, which are always computed whole, beat the vector kernels although codes must be unpacked
+/// first (docs/performance.md).
+constexpr std::int64_t kLeastRows = 32;
 
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1, start_row = 0;
