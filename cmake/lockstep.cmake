@@ -9,6 +9,10 @@ function(lockstep_warnings target)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
       # g++ 12 sees uninitialised reads in instrumented library headers (std::regex, std::function) that are none.
       target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
+      # Boost.Asio's fences, which the thread sanitizer does not model.
+      if(LOCKSTEP_SANITIZE MATCHES thread)
+        target_compile_options(${target} PRIVATE -Wno-tsan)
+      endif()
     endif()
     target_compile_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all
                                              -fno-omit-frame-pointer)
@@ -34,6 +38,8 @@ function(lockstep_layer name)
     # Not the commands: each has an Options of its own.
     if(LOCKSTEP_UNITY AND NOT name STREQUAL "cli")
       set_target_properties(lockstep_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
+      # What is private to one file may carry a name of another; the usual build looks at each alone.
+      target_compile_options(lockstep_${name} PRIVATE -Wno-shadow)
       # Each lane names its parts alike.
       list(FILTER sources INCLUDE REGEX "/src/decode/lanes/")
       set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

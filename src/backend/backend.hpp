@@ -121,7 +121,6 @@ struct AttentionSlot {
 struct PleSlot {
   Run run;
   ConvSlot conv;
-  const std::int64_t* row_ids = nullptr;  ///< [rows, heads] of the run: what e was looked up from; LaneOptions needs it
 };
 
 /// Raw index keys kept per layer: a partial group plus what a rejected verify of up to five rows may need again.
@@ -137,8 +136,9 @@ struct PageLayout {
 
 /// Optional fast paths inside operations, none of which changes a bit (docs/lanes.md).
 struct LaneOptions {
-  bool pooled_rowsel = false;       ///< attention selects groups from a stream of scores
-  std::uint64_t ple_aux_bytes = 0;  ///< ple_inject() keeps products of n-gram rows in so much memory; 0: off
+  bool pooled_rowsel = false;  ///< attention selects groups from a stream of scores
+  /// Products of n-gram rows are computed beside the layers in front, and kept in so much memory; 0: off.
+  std::uint64_t ple_aux_bytes = 0;
 };
 inline constexpr std::uint64_t kPleAuxBytes = std::uint64_t{32} << 20;
 
@@ -148,6 +148,7 @@ struct LaneCounters {
   std::uint64_t rowsel_kept = 0;                     ///< groups that were candidates for a while
   std::uint64_t aux_hits = 0, aux_misses = 0;        ///< tokens whose products were kept, or were computed
   std::uint64_t aux_evictions = 0;
+  std::uint64_t aux_ahead = 0;  ///< tokens whose products were begun beside the layers in front
 
   friend LaneCounters operator+(LaneCounters a, const LaneCounters& b) { return combined(a, b, std::plus<>()); }
   friend LaneCounters operator-(LaneCounters a, const LaneCounters& b) { return combined(a, b, std::minus<>()); }
@@ -155,8 +156,9 @@ struct LaneCounters {
  private:
   template <class Operation>
   static LaneCounters combined(LaneCounters a, const LaneCounters& b, Operation operation) {
-    for (const auto member : {&LaneCounters::rowsel_rows, &LaneCounters::rowsel_groups, &LaneCounters::rowsel_kept,
-                              &LaneCounters::aux_hits, &LaneCounters::aux_misses, &LaneCounters::aux_evictions}) {
+    for (const auto member :
+         {&LaneCounters::rowsel_rows, &LaneCounters::rowsel_groups, &LaneCounters::rowsel_kept, &LaneCounters::aux_hits,
+          &LaneCounters::aux_misses, &LaneCounters::aux_evictions, &LaneCounters::aux_ahead}) {
       a.*member = operation(a.*member, b.*member);
     }
     return a;
@@ -210,6 +212,10 @@ class Backend {
   virtual Status ngram_request(std::span<const std::int64_t> /*row_ids*/) { return {}; }
   /// e[t] = the concatenated table rows: row_ids [rows, heads] -> [rows, ple_dim]. Errors: Io.
   virtual Status ngram_lookup(std::span<const std::int64_t> row_ids, float* e) = 0;
+  /// Starts what ple_inject() derives from the table rows alone, beside the operations in front of it. The next
+  /// ngram_lookup() and ple_inject() must be for these weights and rows, which stay in place until then, and may leave
+  /// `e` unwritten and unread. Optional: without it both do everything themselves.
+  virtual void ple_begin(const PleWeights& /*weights*/, std::span<const std::int64_t> /*row_ids*/) {}
   virtual void ple_inject(const PleWeights& weights, const float* e, std::span<const PleSlot> slots, std::int64_t rows,
                           float* x) = 0;
   /// Wide x -> block input u [rows, hidden] and injection weights [rows, streams] (null in a final mixer).

@@ -14,7 +14,6 @@ namespace lockstep {
 namespace {
 
 constexpr int kNameAttempts = 100;
-constexpr mode_t kNewFileMode = 0666;  // the umask takes away what the user does not want
 
 std::string reason() {
   return std::strerror(errno);
@@ -116,7 +115,7 @@ Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t m
   return text;
 }
 
-Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
+Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path, unsigned mode) {
   // Renaming over a directory fails only at the very end, and over a device such as /dev/null it would replace it.
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
@@ -127,7 +126,7 @@ Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
   static std::atomic<unsigned> counter{0};
   for (int attempt = 0; attempt < kNameAttempts && file.fd_ < 0; ++attempt) {
     file.temporary_ = fmt::format("{}.tmp-{}-{}", path.string(), ::getpid(), counter.fetch_add(1));
-    file.fd_ = ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kNewFileMode);
+    file.fd_ = ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (file.fd_ < 0 && errno != EEXIST) break;
   }
   if (file.fd_ < 0) return fail(ErrorKind::Io, "{}: cannot create: {}", path.string(), reason());

@@ -50,8 +50,9 @@ Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t m
 /// PATH.tmp-PID-N, never a half file under the final name.
 class AtomicFile {
  public:
-  /// Errors: Invalid when `path` exists and is not a regular file (a directory, a device), Io.
-  static Result<AtomicFile> create(const std::filesystem::path& path);
+  /// `mode` are the permissions of the file, less what the umask takes away. Errors: Invalid when `path` exists and is
+  /// not a regular file (a directory, a device), Io.
+  static Result<AtomicFile> create(const std::filesystem::path& path, unsigned mode = 0666);
 
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&& other) noexcept;

@@ -52,8 +52,11 @@ class Checker {
   bool key(std::string& name) {
     Object& object = objects_.back();
     if (++object.members > max_members_) {
-      return stop(ErrorKind::Limit, fmt::format("a JSON object has more than {} members", max_members_));
+      const std::string own =
+          objects_.size() > 1 ? fmt::format(" '{}'", excerpt(objects_[objects_.size() - 2].key)) : "";
+      return stop(ErrorKind::Limit, fmt::format("the JSON object{} has more than {} members", own, max_members_));
     }
+    object.key = name;
     if (limits_.unique_keys && !object.keys.insert(name).second) {
       return stop(ErrorKind::Invalid, fmt::format("key '{}' appears twice", excerpt(name)));
     }
@@ -69,6 +72,7 @@ class Checker {
  private:
   struct Object {
     std::size_t members = 0;
+    std::string key;             // the last one
     std::set<std::string> keys;  // filled only when they must be unique
   };
 

@@ -210,6 +210,23 @@ Json to_json(const CaseResult& result, bool prompt, bool profile) {
   return out;
 }
 
+/// Every case must fit the context: the model fails only in the middle.
+Status check_lengths(const Options& options, std::int64_t context) {
+  for (const std::int64_t length : options.prompts) {
+    if (length <= context) continue;
+    return fail(ErrorKind::Usage, "--prompt {}: the model's context holds {} tokens", length, context);
+  }
+  for (const std::int64_t depth : options.depths) {
+    for (const std::int64_t width : options.widths) {
+      const std::int64_t needed = depth + (options.tokens + 1) * width;  // one step warms up
+      if (needed <= context) continue;
+      return fail(ErrorKind::Usage, "--depth {} with {} steps of {} needs {} tokens; the model's context holds {}",
+                  depth, options.tokens + 1, width, needed, context);
+    }
+  }
+  return {};
+}
+
 Status run_bench(Options& options) {
   const InterruptScope interrupts;
   backend::Profile profile;
@@ -220,6 +237,7 @@ Status run_bench(Options& options) {
   LoadedModel loaded = LOCKSTEP_TRY(load_model(options.engine, false));
   const double load_seconds = seconds(load_start);
   const std::uint64_t load_peak = peak_memory();
+  LOCKSTEP_TRY(check_lengths(options, loaded.model->config().max_positions));
   const std::int64_t most = std::max(options.chunk, *std::max_element(options.widths.begin(), options.widths.end()));
   model::Runner runner = LOCKSTEP_TRY(model::Runner::create(*loaded.model, most));
   const kernels::Kernels* kernels = LOCKSTEP_TRY(backend::choose_kernels(options.engine.isa));

@@ -8,6 +8,7 @@
 #include "cli/command.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/line_reader.hpp"
+#include "cli/standard_input.hpp"
 #include "cli/terminal.hpp"
 
 namespace lockstep::cli {
@@ -35,8 +36,19 @@ class Conversation {
     reset();
   }
 
+  /// What a script gets to know at the end: whether all of its lines were answered.
+  [[nodiscard]] Status outcome() const {
+    if (failed_ == 0 || stdin_is_terminal()) return {};
+    return fail(ErrorKind::Invalid, "{} of {} lines failed", failed_, lines_);
+  }
+
   /// Acts on one line; false ends the conversation.
   Result<bool> line(const std::string& text) {
+    ++lines_;
+    if (const Status valid = check_utf8(text, fmt::format("line {}", lines_)); !valid) {
+      give_up(valid.error());
+      return true;
+    }
     if (text == "/exit" || text == "/quit") return false;
     if (text == "/help") {
       write_stderr(kHelp);
@@ -62,7 +74,7 @@ class Conversation {
   Status turn(const std::string& text) {
     messages_.push_back({{"role", "user"}, {"content", text}});
     const Result<Prompt> prompt = engine_.chat_prompt(messages_);
-    if (!prompt) return give_up(prompt.error());
+    if (!prompt) return take_back(prompt.error());
     AnswerPrinter printer;
     Answer partial;
     const Result<Answer> answer = engine_.answer(
@@ -71,7 +83,7 @@ class Conversation {
         partial);
     LOCKSTEP_TRY(printer.finish());
     if (stdout_error() != 0) return answer ? Status{} : tl::unexpected(answer.error());
-    if (!answer && answer.error().kind != ErrorKind::Cancelled) return give_up(answer.error());
+    if (!answer && answer.error().kind != ErrorKind::Cancelled) return take_back(answer.error());
     if (interrupts_.ending()) return tl::unexpected(answer ? interrupted() : answer.error());
     if (!answer) {
       write_stderr("(stopped)\n");
@@ -84,10 +96,13 @@ class Conversation {
     return {};
   }
 
-  /// A turn that failed is taken back and a person goes on; a script ends.
-  Status give_up(const Error& error) {
-    if (!stdin_is_terminal()) return tl::unexpected(error);
+  /// A line that failed is reported, and the conversation goes on without it.
+  void give_up(const Error& error) {
     complain(error.message);
+    ++failed_;
+  }
+  Status take_back(const Error& error) {
+    give_up(error);
     messages_.erase(messages_.size() - 1);
     return {};
   }
@@ -96,6 +111,7 @@ class Conversation {
   InterruptScope& interrupts_;
   bool stats_;
   OrderedJson messages_;
+  std::size_t lines_ = 0, failed_ = 0;
 };
 
 Status chat(const Options& options) {
@@ -109,10 +125,10 @@ Status chat(const Options& options) {
   for (;;) {
     const std::optional<std::string> line = LOCKSTEP_TRY(reader.next());
     if (line) {
-      if (!LOCKSTEP_TRY(conversation.line(*line))) return {};
+      if (!LOCKSTEP_TRY(conversation.line(*line))) return conversation.outcome();
       continue;
     }
-    if (!interrupts.requested()) return {};
+    if (!interrupts.requested()) return conversation.outcome();
     // Ctrl-C at the prompt drops the line; a script that waits for its next line has no other way to end.
     if (!person || interrupts.ending()) return tl::unexpected(interrupted());
     interrupts.reset();

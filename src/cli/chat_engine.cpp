@@ -10,6 +10,7 @@
 #include "backend/ngram/ngram_store.hpp"
 #include "base/progress.hpp"
 #include "cli/arguments.hpp"
+#include "cli/standard_input.hpp"
 #include "cli/terminal.hpp"
 #include "text/chat_prompt.hpp"
 #include "text/reasoning.hpp"
@@ -25,7 +26,7 @@ void add_answer_options(CLI::App& command, AnswerOptions& options) {
   };
   number("--temperature", options.temperature, "Sampling temperature; 0 is greedy");
   number("--top-p", options.top_p, "Keep the most probable tokens up to this mass");
-  command.add_option("--top-k", options.top_k, "Keep at most this many tokens; 0 keeps all")
+  command.add_option("--top-k", options.top_k, "Keep at most this many tokens; 0 or -1 keeps all")
       ->transform(whole_number(-1, std::uint64_t{1} << 31));
   number("--min-p", options.min_p, "Keep tokens with at least this share of the top probability");
   number("--presence-penalty", options.presence_penalty, "Subtracted once for tokens already written");
@@ -56,13 +57,9 @@ void add_answer_options(CLI::App& command, AnswerOptions& options) {
 }
 
 Result<std::unique_ptr<ChatEngine>> ChatEngine::create(const EngineOptions& engine_options, AnswerOptions options) {
-  decode::Lanes lanes = LOCKSTEP_TRY(decode::Lanes::from_user(options.disabled));
-  if (options.depth == 0) lanes.switch_off(decode::LaneId::Mtp, "--depth 0");
   EngineOptions engine_used = engine_options;
-  if (lanes.all_disabled() && engine_used.isa.empty()) engine_used.isa = "scalar";
-  engine_used.lanes = lanes.for_backend();
   engine_used.frspec = options.frspec;
-  engine_used.short_head = lanes.armed(decode::LaneId::Frspec);
+  decode::Lanes lanes = LOCKSTEP_TRY(choose_lanes(options.disabled, options.depth, engine_used));
   LoadedModel loaded = LOCKSTEP_TRY(load_model(engine_used, lanes.armed(decode::LaneId::Mtp)));
   const std::filesystem::path directory = loaded.texts;
   text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
@@ -82,6 +79,7 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::create(const EngineOptions& engi
 }
 
 Status ChatEngine::check_options() const {
+  LOCKSTEP_TRY(check_utf8(options_.system, "--system"));
   // What only a flag can have made wrong is wrong usage, found before the first prompt.
   const auto usage = [](const Error& error) { return tl::unexpected(Error{ErrorKind::Usage, error.message}); };
   if (const auto asked = request({}); !asked) return usage(asked.error());

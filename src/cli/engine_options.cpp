@@ -95,6 +95,16 @@ Status check_memory(const artifact::Artifact& artifact, const engine::LoadSetup&
   return engine::check_fits(plan, available_memory(), artifact.directory().string());
 }
 
+Result<decode::Lanes> choose_lanes(const std::vector<std::string>& disabled, std::int64_t depth,
+                                   EngineOptions& engine) {
+  decode::Lanes lanes = LOCKSTEP_TRY(decode::Lanes::from_user(disabled));
+  if (depth == 0) lanes.switch_off(decode::LaneId::Mtp, "--depth 0");
+  if (lanes.all_disabled() && engine.isa.empty()) engine.isa = "scalar";
+  engine.lanes = lanes.for_backend();
+  engine.short_head = lanes.armed(decode::LaneId::Frspec);
+  return lanes;
+}
+
 Result<std::vector<std::int32_t>> draft_tokens(const std::string& file, const artifact::Artifact& artifact) {
   std::filesystem::path path = file;
   if (path.empty()) {
@@ -126,6 +136,7 @@ Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
   model::ModelOptions model_options;
   model_options.state = setup.state;
   model_options.draft = draft;
+  model_options.progress = options.progress;
   if (draft && options.short_head)
     model_options.draft_tokens = LOCKSTEP_TRY(draft_tokens(options.frspec, *loaded.artifact));
   loaded.model = LOCKSTEP_TRY(model::Model::load(*loaded.artifact, std::move(backend), model_options));

@@ -1,7 +1,9 @@
 // Options of the commands that run a model: threads, instruction set, state type; and loading with them.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "artifact/artifact.hpp"
 #include "backend/profile.hpp"
 #include "base/result.hpp"
+#include "decode/lanes.hpp"
 #include "engine/load_plan.hpp"
 #include "model/model.hpp"
 
@@ -33,6 +36,8 @@ struct EngineOptions {
   backend::LaneOptions lanes;  ///< optional paths of the backend (decode/lanes.hpp)
   bool short_head = false;     ///< load the list of draft tokens, where there is one
   backend::Profile* profile = nullptr;
+  /// Called while weights are loaded (model::ModelOptions::progress).
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress;
 };
 
 /// Adds --model, --device, --threads, --isa, --state, --ple, --ple-cache and --force-memory. `options` must outlive the
@@ -42,6 +47,10 @@ void add_engine_options(CLI::App& command, EngineOptions& options);
 void add_force_memory_option(CLI::App& command, bool& force);
 /// Adds --in-memory, after add_engine_options().
 void add_in_memory_option(CLI::App& command, EngineOptions& options);
+
+/// The lanes that are left on: `disabled` are the values of --disable-optimization, `depth` that of --depth. Sets what
+/// they mean for loading in `engine`. Errors: Usage for an unknown lane.
+Result<decode::Lanes> choose_lanes(const std::vector<std::string>& disabled, std::int64_t depth, EngineOptions& engine);
 
 /// An opened artifact and the model that runs it. The artifact outlives the model.
 struct LoadedModel {

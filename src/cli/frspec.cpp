@@ -124,6 +124,9 @@ Status frspec(const Options& options) {
                            [&](std::string_view text, const std::string& what) { return counter.text(text, what); }));
   LOCKSTEP_TRY(each_source(options.ids,
                            [&](std::string_view text, const std::string& what) { return counter.ids(text, what); }));
+  if (std::ranges::all_of(counter.counts(), [](std::uint64_t count) { return count == 0; })) {
+    return fail(ErrorKind::Invalid, "the corpus has no tokens: a list made from it would say nothing");
+  }
   // Tokens that end an answer are drafted at the end of every answer, however rare they are in a corpus.
   std::vector<decode::TokenId> fallback;
   if (const auto eos = tokenizer.eos()) fallback.push_back(*eos);

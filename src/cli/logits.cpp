@@ -47,6 +47,9 @@ Result<std::vector<std::int32_t>> read_ids(const std::string& path, std::int64_t
 
 /// The output would replace the input: the same file under two names, or through a link.
 Status check_apart(const Options& options) {
+  if (options.out == "-") {
+    return fail(ErrorKind::Usage, "--out -: logits go to a file, not to standard output; name one (./- for that name)");
+  }
   std::error_code absent;
   if (!std::filesystem::equivalent(options.ids, options.out, absent)) return {};
   return fail(ErrorKind::Usage, "--out {} is the file of --ids; name another one", options.out);

@@ -41,6 +41,8 @@ Status run(const Options& options) {
   if (text.empty() || (!options.raw && text.find_first_not_of(" \t\r\n\v\f") == std::string::npos)) {
     return fail(ErrorKind::Usage, "the prompt is empty");
   }
+  // A raw prompt may be any bytes; a message goes through the template.
+  if (!options.raw) LOCKSTEP_TRY(check_utf8(text, options.prompt_given ? "--prompt" : "standard input"));
   const InterruptScope interrupts;
   const std::unique_ptr<ChatEngine> engine = LOCKSTEP_TRY(ChatEngine::create(options.engine, options.answer));
   Prompt prompt;

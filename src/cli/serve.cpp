@@ -45,12 +45,12 @@ struct Owner {
 };
 
 Result<std::shared_ptr<const server::ModelContext>> load(const Options& options, server::LoadProgress& progress) {
-  decode::Lanes lanes = LOCKSTEP_TRY(decode::Lanes::from_user(options.disabled));
-  if (options.engine.depth == 0) lanes.switch_off(decode::LaneId::Mtp, "--depth 0");
   EngineOptions used = options.model;
-  if (lanes.all_disabled() && used.isa.empty()) used.isa = "scalar";
-  used.lanes = lanes.for_backend();
-  used.short_head = lanes.armed(decode::LaneId::Frspec);
+  decode::Lanes lanes = LOCKSTEP_TRY(choose_lanes(options.disabled, options.engine.depth, used));
+  used.progress = [&progress](std::uint64_t done, std::uint64_t total) {
+    progress.total_bytes.store(total);
+    progress.bytes.store(done);
+  };
   enter(progress, 1, "weights");
   auto owner = std::make_shared<Owner>();
   owner->loaded = LOCKSTEP_TRY(load_model(used, lanes.armed(decode::LaneId::Mtp)));
@@ -114,6 +114,10 @@ Status complete(Options& options) {
   std::string& id = options.server.service.model_id;
   if (id.empty()) id = std::filesystem::weakly_canonical(directory).filename().string();
   if (id.empty()) id = "lockstep";
+  // What the bank needs of its directory is known before anybody is told that there is a server.
+  if (options.engine.bank.enabled && !options.bank_directory.empty()) {
+    options.engine.bank.lock = LOCKSTEP_TRY(engine::BankLock::take(options.bank_directory));
+  }
   return {};
 }
 
@@ -132,6 +136,7 @@ CLI::Option* add_bytes(CLI::App& command, const std::string& name, std::uint64_t
             return given.find('-') == std::string::npos ? "" : "a size cannot be negative: " + given;
           },
           ""))  // the last transform added is the first applied
+      ->check(CLI::Validator([](const std::string& given) { return given == "0" ? "must be at least 1" : ""; }, ""))
       ->type_name("BYTES");
 }
 
@@ -145,18 +150,26 @@ CLI::Option* add_number(CLI::App& command, const std::string& name, std::int64_t
 void add_http_options(CLI::App& command, Options& options) {
   server::HttpOptions& http = options.server.http;
   server::ServiceOptions& service = options.server.service;
-  command.add_option("--model-id", service.model_id, "The served name (default: that of the model's directory)");
-  command.add_option("--host", http.host, "Address to listen on")->capture_default_str();
+  command.add_option("--model-id", service.model_id, "The served name (default: that of the model's directory)")
+      ->check(not_empty());
+  command.add_option("--host", http.host, "Address to listen on")->capture_default_str()->check(not_empty());
   command.add_option("--port", http.port, "Port; 0 takes a free one")
       ->transform(whole_number(0, 65535))
       ->capture_default_str();
   command.add_option("--api-key", options.keys, "A key that clients must show (repeatable; also LOCKSTEP_API_KEY)");
-  command.add_option("--api-key-file", options.key_files, "A file of keys, one a line (repeatable)");
-  command.add_option("--cors-origin", options.server.origins,
-                     "Origin of web pages that may ask (repeatable; * is all)");
-  command.add_option("--tls-cert", http.tls_certificate, "Certificate chain (PEM), with --tls-key");
-  command.add_option("--tls-key", http.tls_key, "Private key (PEM)");
-  command.add_option("--access-log", options.server.access_log, "File for one line of JSON per request; - is stderr");
+  command.add_option("--api-key-file", options.key_files, "A file of keys, one a line (repeatable)")
+      ->check(not_empty());
+  command
+      .add_option("--allow-host", options.server.hosts,
+                  "Another name that requests may come to (repeatable; matters on loopback without keys)")
+      ->check(not_empty());
+  command
+      .add_option("--cors-origin", options.server.origins, "Origin of web pages that may ask (repeatable; * is all)")
+      ->check(not_empty());
+  command.add_option("--tls-cert", http.tls_certificate, "Certificate chain (PEM), with --tls-key")->check(not_empty());
+  command.add_option("--tls-key", http.tls_key, "Private key (PEM)")->check(not_empty());
+  command.add_option("--access-log", options.server.access_log, "File for one line of JSON per request; - is stderr")
+      ->check(not_empty());
   command.add_flag("--strict", service.limits.strict, "Refuse unknown fields and other model names");
   command.add_option("--http-threads", http.threads, "Threads for HTTP, apart from the model's")
       ->transform(whole_number(1, 256))
@@ -184,9 +197,9 @@ void add_http_options(CLI::App& command, Options& options) {
 void add_scheduling_options(CLI::App& command, Options& options) {
   engine::Options& engine = options.engine;
   add_number(command, "--parallel", engine.parallel, 1, 256, "Answers that are written at the same time");
-  add_number(command, "--queue", engine.queue, 0, 1 << 20, "Requests that wait at most; more get 429");
-  add_number(command, "--prefill-chunk", engine.prefill_chunk, 1, 1 << 16, "Prompt tokens of a step");
-  add_number(command, "--mixed-chunk", engine.mixed_chunk, 1, 1 << 16, "The same beside running answers");
+  add_number(command, "--queue", engine.queue, 0, 65536, "Requests that wait at most; more get 429");
+  add_number(command, "--prefill-chunk", engine.prefill_chunk, 1, 4096, "Prompt tokens of a step");
+  add_number(command, "--mixed-chunk", engine.mixed_chunk, 1, 4096, "The same beside running answers");
   add_number(command, "--depth", engine.depth, 0, decode::kMaxDepth, "Draft tokens a cycle; 0 decodes plainly");
   add_number(command, "--busy-above", engine.busy_above, 0, 256, "Answers above which --busy-depth holds");
   add_number(command, "--busy-depth", engine.busy_depth, 0, decode::kMaxDepth, "Draft tokens a cycle when busy");
@@ -197,12 +210,14 @@ void add_scheduling_options(CLI::App& command, Options& options) {
   command.add_flag("--no-bank", options.no_bank, "Keep no states for later requests");
   add_bytes(command, "--bank-memory", engine.bank.memory_bytes, "For states kept (default: a quarter of --memory)");
   add_number(command, "--bank-interval", engine.bank.interval, 0, 1 << 24, "Tokens between kept states of a prompt");
-  command.add_option("--bank-dir", options.bank_directory, "Directory for states that survive a restart");
+  command.add_option("--bank-dir", options.bank_directory, "Directory for states that survive a restart")
+      ->check(not_empty());
   add_bytes(command, "--bank-disk", engine.bank.disk_bytes, "Size of that directory (default: 8G)");
   command
       .add_option("--frspec", options.model.frspec,
                   "List of draft tokens (default: frspec.json of the model directory)")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(not_empty());
   command.add_option("--disable-optimization", options.disabled, "Switch lanes off: names separated by commas, or all");
 }
 

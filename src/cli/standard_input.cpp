@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "text/utf8.hpp"
+
 namespace lockstep::cli {
 
 Result<std::string> read_stdin(std::size_t max_bytes) {
@@ -21,6 +23,12 @@ Result<std::string> read_stdin(std::size_t max_bytes) {
     }
     text.append(buffer.data(), static_cast<std::size_t>(count));
   }
+}
+
+Status check_utf8(std::string_view text, std::string_view what) {
+  const std::size_t bad = text::first_invalid_utf8(text);
+  if (bad == text.size()) return {};
+  return fail(ErrorKind::Invalid, "{}: not valid UTF-8 at byte {}", what, bad);
 }
 
 }  // namespace lockstep::cli

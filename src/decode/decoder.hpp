@@ -48,6 +48,8 @@ struct DecodeStats {
   std::int64_t draft_failures = 0;   ///< cycles with fewer drafts because the draft head's logits were not finite
   std::int64_t captured_steps = 0;   ///< verify steps whose state was captured
   std::int64_t steps_ahead = 0;      ///< forward passes made by run_ahead()
+  std::int64_t prepared_steps = 0;   ///< of those, prepared while the token before them was drawn
+  std::int64_t foreseen_tokens = 0;  ///< drawn tokens whose table rows had been requested before they were drawn
   std::int64_t short_head_rows = 0;  ///< drafts proposed by a short head
   backend::LaneCounters backend;     ///< what the backend's optional paths did since start()
   double prefill_seconds = 0, decode_seconds = 0;
@@ -55,6 +57,19 @@ struct DecodeStats {
 
 /// Tokens of the prompt done so far; called between chunks.
 using PrefillProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+/// A thread of its own for work beside that of the caller, one piece at a time.
+class Companion {
+ public:
+  Companion() = default;
+  Companion(const Companion&) = delete;
+  Companion& operator=(const Companion&) = delete;
+  virtual ~Companion() = default;
+  /// Starts the work. wait() must have returned since the last post().
+  virtual void post(std::function<void()> work) = 0;
+  /// Waits until the work is done.
+  virtual void wait() = 0;
+};
 
 class Decoder {
  public:
@@ -73,6 +88,9 @@ class Decoder {
   /// forward pass over the last token, which sequence() then holds. May be left out. Errors: as step(), which then need
   /// not be called any more.
   virtual Status run_ahead() = 0;
+  /// From now on step() prepares the next run_ahead() on `companion` while it draws from rows that run_ahead() has run;
+  /// null: no longer. Changes no token.
+  virtual void use_companion(Companion* companion) = 0;
   [[nodiscard]] virtual Finish finish() const = 0;
   [[nodiscard]] virtual const DecodeStats& stats() const = 0;
   /// The sequence as it stands: the prompt and the emitted tokens, at most without the last. Null when there is none.

@@ -1,7 +1,9 @@
 // The loop over one request: a generation, a runner, and nothing else.
+#include <algorithm>
 #include <chrono>
 
 #include "decode/generation.hpp"
+#include "decode/lanes/ar_pipeline.hpp"
 
 namespace lockstep::decode {
 namespace {
@@ -32,7 +34,7 @@ class LoopDecoder final : public Decoder {
   Status start(const DecodeRequest& request, const PrefillProgress& progress) override {
     LOCKSTEP_TRY(check_request(model_, request));
     cancelled_.store(false);
-    ahead_ = false;
+    ahead_ = prepared_ = false;
     lanes_before_ = model_.backend().lane_counters();
     short_head_rows_before_ = runner_.short_head_rows();
     double seconds = 0;
@@ -60,8 +62,7 @@ class LoopDecoder final : public Decoder {
     {
       const Stopwatch watch(seconds);
       do {
-        done = ahead_ ? generation_->ran(runner_, 0, runner_.logits()) : run_need(*generation_, runner_, chunk_);
-        ahead_ = false;
+        done = ahead_ ? draw_ahead() : run_need(*generation_, runner_, chunk_);
       } while (done && !(generation_->at_rest() && (finish() != Finish::None || !generation_->emitted().empty())));
     }
     if (!done) {
@@ -88,11 +89,19 @@ class LoopDecoder final : public Decoder {
       return done;
     }
     ahead_ = true;
-    ++generation_->stats().steps_ahead;
+    DecodeStats& stats = generation_->stats();
+    ++stats.steps_ahead;
+    if (prepared_) {
+      prepared_ = false;
+      ++stats.prepared_steps;
+      const TokenId drawn = generation_->sequence().tokens().back();
+      if (std::find(likely_.begin(), likely_.end(), drawn) != likely_.end()) ++stats.foreseen_tokens;
+    }
     generation_->stats().decode_seconds += seconds;
     return {};
   }
 
+  void use_companion(Companion* companion) override { companion_ = companion; }
   [[nodiscard]] Finish finish() const override { return generation_ ? generation_->finish() : Finish::None; }
   [[nodiscard]] const DecodeStats& stats() const override { return generation_ ? generation_->stats() : none_; }
   [[nodiscard]] const model::Sequence* sequence() const override {
@@ -100,6 +109,23 @@ class LoopDecoder final : public Decoder {
   }
 
  private:
+  /// Draws from the row that run_ahead() has run; the companion prepares the next one meanwhile. Drawing reads the
+  /// logits and writes the generation's counts; preparing reads the logits and writes sequence, runner and table.
+  Status draw_ahead() {
+    ahead_ = false;
+    if (companion_ == nullptr || generation_->sequence().length() >= model_.config().max_positions) {
+      return generation_->ran(runner_, 0, runner_.logits());
+    }
+    prepared_ = true;
+    companion_->post([this] {
+      likely_tokens(runner_.logits(), generation_->request(), likely_);
+      generation_->prepare_row(runner_, likely_);
+    });
+    Status drawn = generation_->ran(runner_, 0, runner_.logits());
+    companion_->wait();
+    return drawn;
+  }
+
   Status forward_ahead() {
     const model::Segment rows = LOCKSTEP_TRY(generation_->rows(runner_, chunk_));
     return runner_.forward({&rows, 1});
@@ -140,6 +166,9 @@ class LoopDecoder final : public Decoder {
   std::unique_ptr<Generation> generation_;
   DecodeStats none_;
   bool ahead_ = false;  ///< the rows that generation_ needs have run, but it has not been told
+  Companion* companion_ = nullptr;
+  bool prepared_ = false;        ///< the next run_ahead() has been prepared
+  std::vector<TokenId> likely_;  ///< for which tokens
   backend::LaneCounters lanes_before_;
   std::int64_t short_head_rows_before_ = 0;
 };

@@ -8,6 +8,9 @@
 namespace lockstep::decode {
 namespace {
 
+/// Of the streamed table: fewer rows than a prompt has, so that rows make room for others.
+constexpr std::uint64_t kStreamedCache = std::uint64_t{128} << 10;
+
 Result<std::unique_ptr<Decoder>> make_decoder(const model::Model& model, const GateSetup& setup) {
   if (setup.depth == 0) return make_plain_decoder(model, setup.chunk);
   SpeculativeOptions speculative;
@@ -33,11 +36,11 @@ void note_state(const model::Sequence& sequence, StateTrace& trace) {
 std::string GateSetup::text() const {
   const std::string where = device.cuda ? device.text() : fmt::format("isa {}, {} threads", isa, threads);
   return fmt::format(
-      "{}, state {}, prompt chunks of {}, {}{}{}{}{}{}", where, state == backend::StateType::BF16 ? "bf16" : "f32",
+      "{}, state {}, prompt chunks of {}, {}{}{}{}{}{}{}", where, state == backend::StateType::BF16 ? "bf16" : "f32",
       chunk, depth == 0 ? std::string("plain") : fmt::format("depth {}", depth),
       depth > 0 && !capture ? ", gdn_capture off" : (restore ? ", restored" : ""), pipelined ? ", ar_pipeline" : "",
-      short_head ? ", frspec" : "", lanes.ple_aux_bytes > 0 ? ", ple_cached_aux" : "",
-      lanes.pooled_rowsel ? ", qsa_pooled_rowsel" : "");
+      short_head ? ", frspec" : "", streamed ? ", streamed table" : "",
+      lanes.ple_aux_bytes > 0 ? ", ple_cached_aux" : "", lanes.pooled_rowsel ? ", qsa_pooled_rowsel" : "");
 }
 
 std::string first_difference(const GateOutcome& expected, const GateOutcome& outcome) {
@@ -70,14 +73,18 @@ std::optional<StateDifference> first_state_difference(const StateTrace& expected
 }
 
 Result<model::Model*> GateRunner::model(const GateSetup& setup) {
-  const std::string key = fmt::format("{} {} {} {} {} {}", setup.device.text(), setup.isa, setup.threads,
+  const std::string key = fmt::format("{} {} {} {} {} {} {}", setup.device.text(), setup.isa, setup.threads,
                                       setup.state == backend::StateType::BF16 ? 16 : 32, setup.lanes.ple_aux_bytes,
-                                      setup.lanes.pooled_rowsel);
+                                      setup.lanes.pooled_rowsel, setup.streamed);
   if (key == loaded_key_) return loaded_.get();
   backend::CpuOptions cpu;
   cpu.isa = setup.isa;
   cpu.threads = setup.threads;
   cpu.lanes = setup.lanes;
+  if (setup.streamed) {
+    cpu.ngram.mode = backend::NgramMode::Streamed;
+    cpu.ngram.cache_bytes = kStreamedCache;
+  }
   loaded_key_.clear();
   loaded_.reset();
   std::unique_ptr<backend::Backend> backend = LOCKSTEP_TRY(backend::create_backend(setup.device, cpu));

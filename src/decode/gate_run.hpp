@@ -29,6 +29,7 @@ struct GateSetup {
   bool pipelined = false;      ///< ar_pipeline
   bool warm = false;           ///< decode the request twice on this model and compare the second answer
   bool short_head = false;     ///< frspec
+  bool streamed = false;       ///< the n-gram table, through a cache of few rows
   backend::LaneOptions lanes;  ///< ple_cached_aux and qsa_pooled_rowsel
   backend::DeviceChoice device;
 

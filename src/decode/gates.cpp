@@ -262,10 +262,18 @@ class Prover {
         gate("speculative, state type f32", {depth([](GateSetup& s) { s.state = backend::StateType::F32; })}));
   }
 
+  /// The two lanes whose route is the n-gram table are also tried on a streamed one.
   void plan_lanes(std::vector<Gate>& gates) const {
+    const bool files = !artifact_.inventory().empty() && !artifact_.config().ple_layers.empty();
+    const auto also_streamed = [&](std::vector<GateSetup> setups) {
+      if (!files || options_.device.cuda) return setups;
+      setups.push_back(setups.front());
+      setups.back().streamed = true;
+      return setups;
+    };
     if (lanes_.armed(LaneId::ArPipeline)) {
-      gates.push_back(
-          gate("lane ar_pipeline", {with([](GateSetup& s) { s.pipelined = true; })}, false, LaneId::ArPipeline));
+      const GateSetup pipelined = with([](GateSetup& s) { s.pipelined = true; });
+      gates.push_back(gate("lane ar_pipeline", also_streamed({pipelined}), false, LaneId::ArPipeline));
     }
     if (lanes_.armed(LaneId::PleCachedAux)) {
       // Fifty entries or so are fewer than a prompt has rows, so that entries make room for others.
@@ -276,8 +284,8 @@ class Prover {
           s.warm = true;
         });
       };
-      gates.push_back(
-          gate("lane ple_cached_aux", {kept(backend::kPleAuxBytes), kept(small)}, false, LaneId::PleCachedAux));
+      gates.push_back(gate("lane ple_cached_aux", also_streamed({kept(backend::kPleAuxBytes), kept(small)}), false,
+                           LaneId::PleCachedAux));
     }
     if (lanes_.armed(LaneId::QsaPooledRowsel)) {
       const auto selecting = [&](std::int64_t chunk) {

@@ -89,6 +89,13 @@ Result<std::int64_t> Generation::prompt_ran(std::span<const float> logits) {
   return chunk_;
 }
 
+void Generation::prepare_row(model::Runner& runner, std::span<const TokenId> likely) {
+  if (!runner.reserve(*sequence_, 1)) return;
+  for (const TokenId& id : likely) {
+    if (!runner.prefetch(*sequence_, {&id, 1}, 0)) return;
+  }
+}
+
 Status Generation::first(model::Runner& runner) {
   LOCKSTEP_TRY(distribution(logits_, next_number(), first_row_));
   const Choice choice = draw(first_row_, next_number());

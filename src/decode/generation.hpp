@@ -58,6 +58,9 @@ class Generation {
   /// The rows have run: they are those of `runner` from `first_row` on, with `logits` of the wanted ones. An error
   /// ends the request; the object can then only be destroyed.
   virtual Status ran(model::Runner& runner, std::int64_t first_row, std::span<const float> logits) = 0;
+  /// While the token of one row is drawn: what the row after it needs whatever that token is, and the table rows of the
+  /// `likely` ones on their way. Touches nothing that drawing touches. What fails here fails again when it is needed.
+  void prepare_row(model::Runner& runner, std::span<const TokenId> likely);
   /// Draws the first token from the logits after the prompt.
   Status first(model::Runner& runner);
 

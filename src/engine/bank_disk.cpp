@@ -1,13 +1,7 @@
 #include "engine/bank_disk.hpp"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <system_error>
 
 #include "base/file.hpp"
@@ -39,10 +33,7 @@ Result<std::unique_ptr<BankDisk>> BankDisk::open(const BankOptions& options, std
     return fail(ErrorKind::Invalid, "a bank on disk needs a model identity of 1 to {} bytes", kMaxIdentity);
   }
   std::unique_ptr<BankDisk> disk(new BankDisk(options, std::move(identity)));
-  std::error_code error;
-  fs::create_directories(options.directory, error);
-  if (error) return fail(ErrorKind::Io, "{}: {}", options.directory.string(), error.message());
-  LOCKSTEP_TRY(disk->lock_directory());
+  disk->lock_ = options.lock ? options.lock : LOCKSTEP_TRY(BankLock::take(options.directory));
   LOCKSTEP_TRY(disk->scan());
   disk->budget_ = static_cast<double>(options.write_bytes_per_hour);
   disk->budget_time_ = now_ns();
@@ -52,17 +43,6 @@ Result<std::unique_ptr<BankDisk>> BankDisk::open(const BankOptions& options, std
     return fail(ErrorKind::Limit, "the bank's writer thread cannot be started: {}", system.what());
   }
   return disk;
-}
-
-Status BankDisk::lock_directory() {
-  const fs::path path = options_.directory / "lock";
-  lock_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (lock_ < 0) return fail(ErrorKind::Io, "{}: {}", path.string(), std::strerror(errno));
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    return fail(ErrorKind::Invalid, "{}: another process uses this directory; give every server its own",
-                options_.directory.string());
-  }
-  return {};
 }
 
 Status BankDisk::scan() {
@@ -111,7 +91,6 @@ BankDisk::~BankDisk() {
   }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
-  if (lock_ >= 0) ::close(lock_);
 }
 
 std::string BankDisk::file_name(std::span<const TokenId> tokens) const {
@@ -175,7 +154,7 @@ void BankDisk::run() {
     lock.lock();
     make_room(job.entry.bytes);
     lock.unlock();
-    auto file = AtomicFile::create(job.entry.path);
+    auto file = AtomicFile::create(job.entry.path, 0600);
     Status done = file ? file->write(std::span<const std::byte>(bytes)) : Status(tl::unexpected(file.error()));
     if (done) done = file->commit();
     lock.lock();
@@ -184,6 +163,7 @@ void BankDisk::run() {
       disk_bytes_ += job.entry.bytes;
       entries_.push_front(std::move(job.entry));
     } else {
+      ++failed_;
       last_error_ = done.error().message;
     }
     jobs_.pop_front();
@@ -264,6 +244,7 @@ void BankDisk::report(BankStatistics& statistics) const {
   statistics.files_skipped = skipped_;
   statistics.files_removed = removed_;
   statistics.files_damaged = damaged_;
+  statistics.files_failed = failed_;
   statistics.last_disk_error = last_error_;
 }
 

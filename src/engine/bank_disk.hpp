@@ -75,7 +75,6 @@ class BankDisk {
   };
 
   BankDisk(const BankOptions& options, std::string identity) : options_(options), identity_(std::move(identity)) {}
-  Status lock_directory();
   Status scan();
   void run();
   void remove(std::list<BankEntry>::iterator entry);
@@ -85,7 +84,7 @@ class BankDisk {
 
   BankOptions options_;
   std::string identity_;
-  int lock_ = -1;
+  std::shared_ptr<BankLock> lock_;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_, idle_;
@@ -94,7 +93,7 @@ class BankDisk {
   std::uint64_t disk_bytes_ = 0;
   double budget_ = 0;  ///< bytes that may be written now
   std::int64_t budget_time_ = 0;
-  std::uint64_t written_ = 0, skipped_ = 0, removed_ = 0, damaged_ = 0;
+  std::uint64_t written_ = 0, skipped_ = 0, removed_ = 0, damaged_ = 0, failed_ = 0;
   std::string last_error_;
   bool writing_ = false, stop_ = false;
   std::thread thread_;

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include "decode/decoder.hpp"
+#include "engine/bank_lock.hpp"
 
 namespace lockstep::engine {
 
@@ -16,6 +18,7 @@ struct BankOptions {
   std::int64_t interval = 1024;       ///< tokens between states inside a prompt; 0: message boundaries only
   std::int64_t boundaries = 4;        ///< newest message boundaries of a prompt at which states are kept
   std::filesystem::path directory{};  ///< of the disk tier; empty: none
+  std::shared_ptr<BankLock> lock{};   ///< of this directory, when it has been taken already
   std::uint64_t disk_bytes = std::uint64_t{8} << 30;             ///< most bytes of files in the directory
   std::uint64_t write_bytes_per_hour = std::uint64_t{32} << 30;  ///< write budget, to spare the disk
 };

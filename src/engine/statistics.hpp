@@ -17,7 +17,8 @@ struct BankStatistics {
   std::uint64_t lookups = 0, hits = 0, disk_hits = 0;
   std::uint64_t tokens_reused = 0;
   std::uint64_t stored = 0, evicted = 0, files_written = 0, files_skipped = 0, files_removed = 0, files_damaged = 0;
-  std::string last_disk_error;  ///< empty when there was none
+  std::uint64_t files_failed = 0;  ///< could not be written
+  std::string last_disk_error;     ///< empty when there was none
 };
 
 struct Statistics {

@@ -38,9 +38,12 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
   model->state_ = options.state;
   LOCKSTEP_TRY(model->backend_->configure(model->config_, options.state));
   {
-    Progress progress("loading", upload_pieces(artifact.view()), ProgressUnit::Items);
+    const std::uint64_t total = upload_bytes(artifact.view(), options.draft);
+    Progress progress("loading", total, ProgressUnit::Bytes);
+    if (options.progress) options.progress(0, total);
     Result<Weights> weights = upload_weights(artifact.view(), *model->backend_, options.draft, [&](std::uint64_t done) {
       progress.set(done);
+      if (options.progress) options.progress(done, total);
       artifact.release_pages();  // what was copied need not be there twice
     });
     if (!weights) return with_context(std::move(weights).error(), artifact.directory().string());

@@ -1,6 +1,7 @@
 // A loaded model: weights on a backend, and the sequences that run on it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct ModelOptions {
   bool draft = true;  ///< load the draft layer where the artifact has one
   /// Tokens that a short draft head proposes from, below the vocabulary size and each once; empty: no short head.
   std::vector<std::int32_t> draft_tokens;
+  /// Called in the loading thread with the bytes of weights done and in all. May be empty.
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress;
 };
 
 /// Weights and shared memory pools. Sequences and runners keep references: the model outlives them.

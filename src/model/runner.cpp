@@ -108,6 +108,14 @@ Result<std::int64_t> Runner::begin(std::span<const Segment> segments) {
   return rows;
 }
 
+Status Runner::reserve(Sequence& sequence, std::int64_t rows) {
+  const std::int64_t end = sequence.length() + rows;
+  if (end > model_->config().max_positions) return fail(ErrorKind::Limit, "{} tokens do not fit the context", end);
+  LOCKSTEP_TRY(model_->backend().prepare_positions(end));
+  LOCKSTEP_TRY(sequence.kv_.prepare(rows));
+  return sequence.history_.reserve(static_cast<std::size_t>(rows));
+}
+
 void Runner::add_row_ids(const Sequence& sequence, std::span<const std::int32_t> tokens, std::size_t first) {
   const artifact::ModelConfig& config = model_->config();
   std::vector<std::int64_t>& window = window_;
@@ -266,14 +274,17 @@ Status Runner::run_step(std::span<const Segment> segments) {
     const backend::Run run{first, static_cast<std::int64_t>(segment.tokens.size())};
     Sequence& sequence = *segment.sequence;
     if (sequence.ple_conv_) {
-      const std::int64_t* ids = row_ids_.data() + first * model_->config().ngram_heads();
-      ple_slots_.push_back({run, sequence.ple_conv_->slot(0, segment.capture), ids});
+      ple_slots_.push_back({run, sequence.ple_conv_->slot(0, segment.capture)});
     }
     want(segment.logits, first, run.rows, wanted_);
     first += run.rows;
   }
   LOCKSTEP_TRY(reserve_logits(wanted_.size(), nullptr));
   float* x = x_->floats();
+  // Nothing from here to ngram_embedding() fails, so what is begun is collected.
+  for (const LayerWeights& layer : weights.layers) {  // at most one has a PLE part
+    if (layer.ple) backend.ple_begin(*layer.ple, row_ids_);
+  }
   backend.embed(*weights.embedding, tokens_, x);
   std::int64_t linear = 0;
   std::int64_t attention = 0;

@@ -51,6 +51,10 @@ class Runner {
   /// chunk of a prompt before this one runs, or drafted tokens one by one. Does not wait, changes no sequence and may
   /// be left out. Errors: Invalid token id, Io once a read of the table has failed.
   Status prefetch(const Sequence& sequence, std::span<const std::int32_t> tokens, std::size_t first);
+  /// What a step of `rows` more rows of the sequence needs whatever their tokens are: pages, rotation angles, room in
+  /// the history. forward() does the same; doing it before, beside other work, may be left out. Changes nothing that
+  /// counts. Errors: Limit (context or memory).
+  Status reserve(Sequence& sequence, std::int64_t rows);
   /// One step of the draft layer; hidden rows may be rows of wide() or draft_wide().
   Status draft(std::span<const DraftSegment> segments);
   /// From now on draft() projects with the model's short head (Model::has_short_head()); tokens outside its list get

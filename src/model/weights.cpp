@@ -104,6 +104,36 @@ Result<DraftHead> upload_draft(const artifact::DraftView& view, Backend& backend
   return draft;
 }
 
+std::uint64_t bytes(const artifact::MatrixView& view) {
+  const std::size_t row = view.quantised ? view.code_row_bytes() + 2 * view.scale_row_bytes()
+                                         : static_cast<std::size_t>(view.cols) * artifact::dtype_size(view.dtype);
+  return static_cast<std::uint64_t>(view.count) * static_cast<std::uint64_t>(view.rows) * row;
+}
+
+std::uint64_t bytes(const artifact::HyperConnectionView& view) {
+  return bytes(view.down) + bytes(view.up) + (view.inject ? bytes(*view.inject) : 0);
+}
+
+std::uint64_t bytes(const artifact::LayerView& view) {
+  std::uint64_t total = bytes(view.attention_site) + bytes(view.mlp_site);
+  const auto add = [&](std::initializer_list<const artifact::MatrixView*> matrices) {
+    for (const artifact::MatrixView* matrix : matrices) total += bytes(*matrix);
+  };
+  if (view.ple) add({&view.ple->key, &view.ple->value});
+  if (view.linear) add({&view.linear->qkv, &view.linear->z, &view.linear->b, &view.linear->a, &view.linear->out});
+  if (view.attention) {
+    const artifact::AttentionView& a = *view.attention;
+    add({&a.q, &a.k, &a.v, &a.o, &a.index_qk});
+  }
+  const artifact::MoeView& m = view.moe;
+  add({&m.router, &m.gate, &m.up, &m.down, &m.shared_gate, &m.shared_up, &m.shared_down, &m.shared_expert_gate});
+  return total;
+}
+
+std::uint64_t bytes(const artifact::DraftView& view) {
+  return bytes(view.fc_embedding) + bytes(view.fc_hidden) + bytes(view.layer) + bytes(view.mixer);
+}
+
 }  // namespace
 
 Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft,
@@ -113,20 +143,23 @@ Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend
   LOCKSTEP_TRY(artifact::check_finite(view.embedding));
   weights.embedding = LOCKSTEP_TRY(backend.upload_rows(view.embedding));
   weights.head = LOCKSTEP_TRY(upload(view.head, backend));
-  uploaded(++done);
+  uploaded(done += bytes(view.embedding) + bytes(view.head));
   for (const artifact::LayerView& layer : view.layers) {
     if (layer.ple) weights.ngram = layer.ple->hash;
     weights.layers.push_back(LOCKSTEP_TRY(upload_layer(layer, backend)));
-    uploaded(++done);
+    uploaded(done += bytes(layer));
   }
   weights.mixer = LOCKSTEP_TRY(upload_site(view.mixer, backend));
   if (view.draft && draft) weights.draft = LOCKSTEP_TRY(upload_draft(*view.draft, backend));
-  uploaded(++done);
+  uploaded(upload_bytes(view, draft));
   return weights;
 }
 
-std::uint64_t upload_pieces(const artifact::ModelView& view) {
-  return view.layers.size() + 2;
+std::uint64_t upload_bytes(const artifact::ModelView& view, bool draft) {
+  std::uint64_t total = bytes(view.embedding) + bytes(view.head) + bytes(view.mixer);
+  for (const artifact::LayerView& layer : view.layers) total += bytes(layer);
+  if (view.draft && draft) total += bytes(*view.draft);
+  return total;
 }
 
 }  // namespace lockstep::model

@@ -43,12 +43,13 @@ struct Weights {
   artifact::NgramHash ngram;
 };
 
-/// Uploads every piece of the view, the draft layer if `draft`. `uploaded` is called with the pieces done so far, of
-/// upload_pieces(). Errors: Limit when the device has too little memory; Invalid at a scale or bias that is not finite
-/// (artifact/finite.hpp).
+/// Uploads every piece of the view, the draft layer if `draft`. `uploaded` is called after each layer with the bytes
+/// done so far, of upload_bytes(). Errors: Limit when the device has too little memory; Invalid at a scale or bias that
+/// is not finite (artifact/finite.hpp).
 Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft,
                                const std::function<void(std::uint64_t done)>& uploaded);
-[[nodiscard]] std::uint64_t upload_pieces(const artifact::ModelView& view);
+/// Bytes of the matrices that upload_weights() hands over. The n-gram table is not among them.
+[[nodiscard]] std::uint64_t upload_bytes(const artifact::ModelView& view, bool draft);
 
 /// Copies the rows of `tokens`, in any order and each once, out of the head. Errors: Invalid for a token that the head
 /// has no row for or that comes twice; Limit.

@@ -38,9 +38,28 @@ AccessLog::~AccessLog() {
 }
 
 void AccessLog::write(const HttpRecord& record) {
-  const std::string line = access_line(record, now_text()) + "\n";
+  const std::string text = access_line(record, now_text());
+  const std::lock_guard lock(mutex_);
+  const std::string line = fmt::format("{}{}\n", torn_ ? "\n" : "", text);
   // A log that cannot be written must not cost an answer; one write() of an O_APPEND file stays in one piece.
-  [[maybe_unused]] const ssize_t written = ::write(descriptor_, line.data(), line.size());
+  const ssize_t written = ::write(descriptor_, line.data(), line.size());
+  if (written == static_cast<ssize_t>(line.size())) {
+    torn_ = false;
+    return;
+  }
+  ++errors_;
+  last_error_ = fmt::format("the access log: cannot write: {}", std::strerror(written < 0 ? errno : ENOSPC));
+  torn_ = torn_ || written > 0;
+}
+
+std::uint64_t AccessLog::errors() const {
+  const std::lock_guard lock(mutex_);
+  return errors_;
+}
+
+std::string AccessLog::last_error() const {
+  const std::lock_guard lock(mutex_);
+  return last_error_;
 }
 
 std::string access_line(const HttpRecord& record, std::string_view time) {

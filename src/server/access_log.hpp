@@ -1,7 +1,9 @@
 // One line of JSON per request: what happened, never what was said.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "base/result.hpp"
@@ -20,11 +22,18 @@ class AccessLog {
   AccessLog& operator=(const AccessLog&) = delete;
   ~AccessLog();
   void write(const HttpRecord& record);
+  /// Lines that could not be written, and why the last one could not. Any thread.
+  [[nodiscard]] std::uint64_t errors() const;
+  [[nodiscard]] std::string last_error() const;
 
  private:
   AccessLog(int descriptor, bool owned) : descriptor_(descriptor), owned_(owned) {}
-  int descriptor_;
-  bool owned_;
+  const int descriptor_;
+  const bool owned_;
+  mutable std::mutex mutex_;
+  std::uint64_t errors_ = 0;
+  std::string last_error_;
+  bool torn_ = false;  ///< the last line in the file has no end
 };
 
 /// The line without its end.

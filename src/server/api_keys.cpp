@@ -23,10 +23,14 @@ Status ApiKeys::add(std::string_view key) {
 Status ApiKeys::add_file(const std::filesystem::path& file) {
   std::istringstream lines(LOCKSTEP_TRY(read_file(file, 1 << 20)));
   std::size_t count = 0;
+  std::size_t number = 0;
   for (std::string line; std::getline(lines, line);) {
+    ++number;
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
     if (line.empty() || line.front() == '#') continue;
-    LOCKSTEP_TRY(add(line));
+    if (const Status added = add(line); !added) {
+      return fail(ErrorKind::Usage, "{}: line {}: {}", file.string(), number, added.error().message);
+    }
     ++count;
   }
   if (count == 0) return fail(ErrorKind::Usage, "{}: the file has no API key", file.string());

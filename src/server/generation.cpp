@@ -47,37 +47,55 @@ AnswerHead Generation::make_head() const {
   head.created = static_cast<std::int64_t>(std::time(nullptr));
   head.model = service_.options().model_id;
   head.fingerprint = model_->fingerprint;
-  head.request_sha256 = sha256_hex(exchange_->request().body);
+  head.request_sha256 = request_sha256_;
   head.identity = model_->identity;
   return head;
 }
 
-Parsed<std::vector<engine::Request>> Generation::make_requests() {
+Parsed<void> Generation::check_amounts() const {
+  const auto invalid = [](std::string param, std::string message) {
+    return tl::unexpected(ApiError{400, "invalid_value", std::move(param), std::move(message), 0});
+  };
+  for (const auto& [id, bias] : request_.sampling.logit_bias) {
+    if (id < model_->vocab) continue;
+    return invalid(fmt::format("logit_bias.{}", id), fmt::format("the vocabulary has ids 0 to {}", model_->vocab - 1));
+  }
+  // What an empty server could not take would be told to come again for ever.
+  const engine::Limits& limits = model_->engine->limits();
+  const auto prompts = static_cast<std::int64_t>(std::max<std::size_t>(1, request_.prompts.size()));
+  const std::int64_t most = limits.queue + limits.parallel;
+  if (prompts * request_.n > most) {
+    return invalid(prompts > 1 ? "prompt" : "n",
+                   fmt::format("{} prompts with n = {} are {} choices; this server takes at most {} at once", prompts,
+                               request_.n, prompts * request_.n, most));
+  }
+  return {};
+}
+
+Parsed<void> Generation::prepare(const Unwanted& unwanted) {
   const std::string_view cache = exchange_->request().header("x-lockstep-cache");
   if (!cache.empty() && cache != "bypass") {
     return tl::unexpected(ApiError{400, "invalid_value", "x-lockstep-cache", "must be 'bypass', or absent", 0});
   }
-  Parsed<std::vector<PreparedPrompt>> prompts = prepare_prompts(*model_, request_);
+  if (const Parsed<void> amounts = check_amounts(); !amounts) return amounts;
+  Parsed<std::vector<PreparedPrompt>> prompts = prepare_prompts(*model_, request_, unwanted);
   if (!prompts) return tl::unexpected(prompts.error());
   prompts_ = *std::move(prompts);
   const std::uint64_t seed = request_.sampling.seed.value_or(std::random_device{}() & 0x7fffffffU);
-  std::vector<engine::Request> requests;
   for (const PreparedPrompt& prompt : prompts_) {
-    requests.push_back(engine_request(*model_, request_, prompt, seed, !cache.empty()));
+    requests_.push_back(engine_request(*model_, request_, prompt, seed, !cache.empty()));
   }
-  return requests;
+  request_sha256_ = sha256_hex(exchange_->request().body);
+  return {};
 }
 
 void Generation::run() {
-  const ErrorShape shape = error_shape(request_.api);
-  Parsed<std::vector<engine::Request>> requests = make_requests();
-  if (!requests) return exchange_->respond(error_response(requests.error(), shape));
   writer_ = make_writer(request_, make_head());
   left_ = prompts_.size() * static_cast<std::size_t>(request_.n);
   results_.resize(left_);
   exchange_->note("api", std::string(exchange_->request().path));
   exchange_->note("stream", request_.stream);
-  if (!submit(*std::move(requests))) return;
+  if (!submit()) return;
   service_.add(exchange_->id(), shared_from_this());
   exchange_->on_gone([weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
@@ -98,22 +116,23 @@ void Generation::run() {
   });
 }
 
-bool Generation::submit(std::vector<engine::Request> requests) {
+bool Generation::submit() {
   const auto refused = [&](const ApiError& error) {
     over_ = true;
     cancel();
     exchange_->respond(error_response(error, error_shape(request_.api)));
     return false;
   };
-  for (std::size_t i = 0; i < requests.size(); ++i) {
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
     const Result<text::StopMatcher> stop = text::StopMatcher::create(request_.stop);
     if (!stop) return refused(from_error(stop.error(), request_.api == Api::Messages ? "stop_sequences" : "stop"));
     const auto sink = std::make_shared<PromptSink>(shared_from_this(), i, *stop);
-    const auto ticket = model_->engine->submit(std::move(requests[i]), sink);
+    const auto ticket = model_->engine->submit(std::move(requests_[i]), sink);
     if (!ticket) return refused(from_refusal(ticket.error()));
     const std::lock_guard lock(mutex_);
     tickets_.push_back(*ticket);
   }
+  requests_.clear();
   return true;
 }
 
@@ -225,6 +244,7 @@ Usage Generation::usage() const {
 
 void Generation::complete() {
   over_ = true;
+  service_.remove(exchange_->id());  // before the client can know that there is nothing left to cancel
   const Usage total = usage();
   std::vector<ChoiceResult> choices;
   for (auto& result : results_) choices.push_back(std::move(*result));
@@ -242,6 +262,7 @@ void Generation::complete() {
 
 void Generation::fail(const ApiError& error) {
   over_ = true;
+  service_.remove(exchange_->id());  // before the client can know that there is nothing left to cancel
   cancel();
   note(usage());
   exchange_->note("error", error.code);

@@ -25,6 +25,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Generation& operator=(const Generation&) = delete;
   ~Generation();
 
+  /// Makes the prompts and checks what needs the model. Once, on any thread, before run(). Errors: 400, 413; 499 when
+  /// `unwanted` said so.
+  Parsed<void> prepare(const Unwanted& unwanted);
   /// Submits everything and answers, now or later. On the exchange's sequence.
   void run();
   /// Ends all choices within one step; the client is told. Any thread.
@@ -34,8 +37,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   class PromptSink;
   struct Delivery;
 
-  Parsed<std::vector<engine::Request>> make_requests();
-  bool submit(std::vector<engine::Request> requests);
+  [[nodiscard]] Parsed<void> check_amounts() const;
+  bool submit();
   [[nodiscard]] AnswerHead make_head() const;
 
   // From the engine's thread.
@@ -61,12 +64,14 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const GenerationRequest request_;
   std::unique_ptr<AnswerWriter> writer_;
   std::vector<PreparedPrompt> prompts_;
+  std::vector<engine::Request> requests_;  ///< until they are submitted
+  std::string request_sha256_;
   text::ToolSchemas schemas_;
 
   mutable std::mutex mutex_;
   std::vector<Delivery> inbox_;
   std::size_t inbox_bytes_ = 0;
-  bool scheduled_ = false, full_ = false, cancelled_ = false;
+  bool scheduled_ = false, full_ = false;
   std::vector<engine::Ticket> tickets_;
 
   // On the exchange's sequence:

@@ -157,10 +157,15 @@ void Metrics::answer(const engine::Summary& summary) {
   state_->ple_misses.Increment(real(summary.ple_misses));
 }
 
-std::string Metrics::text(const engine::Statistics* statistics, std::size_t connections) const {
+std::string Metrics::text(const engine::Statistics* statistics, std::size_t connections,
+                          const std::vector<DiskFault>& faults) const {
   std::vector<MetricFamily> families = state_->registry.Collect();
   Families now;
   now.gauge("lockstep_http_connections", "Open connections", real(connections));
+  std::vector<std::pair<std::string, double>> errors;
+  for (const DiskFault& fault : faults) errors.emplace_back(fault.part, real(fault.count));
+  now.labelled("lockstep_disk_errors_total", "Files and lines that could not be written or read", MetricType::Counter,
+               "part", errors);
   if (statistics != nullptr) {
     add_engine(*statistics, now);
     add_bank(statistics->bank, now);

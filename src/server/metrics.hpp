@@ -4,9 +4,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/sink.hpp"
 #include "engine/statistics.hpp"
+#include "server/faults.hpp"
 
 namespace lockstep::server {
 
@@ -24,7 +26,8 @@ class Metrics {
   void answer(const engine::Summary& summary);
 
   /// The exposition text. `statistics` is null while there is no engine.
-  [[nodiscard]] std::string text(const engine::Statistics* statistics, std::size_t connections) const;
+  [[nodiscard]] std::string text(const engine::Statistics* statistics, std::size_t connections,
+                                 const std::vector<DiskFault>& faults) const;
 
  private:
   struct State;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "server/wire/answer.hpp"
+#include "server/wire/object_reader.hpp"
 #include "text/chat_prompt.hpp"
 
 namespace lockstep::server {
@@ -18,53 +20,87 @@ std::vector<std::int64_t> message_ends(const ModelContext& model, const std::vec
   return ends;
 }
 
-Parsed<PreparedPrompt> chat_prompt(const ModelContext& model, const GenerationRequest& request) {
+Parsed<PreparedPrompt> chat_prompt(const ModelContext& model, const GenerationRequest& request,
+                                   const Unwanted& unwanted) {
+  const char* const param = request.api == Api::Responses ? "input" : "messages";
   text::ChatOptions options;
   options.tools = request.tools;
   options.add_generation_prompt = true;
   options.extra = request.variables;
-  Result<text::ChatPrompt> made =
-      text::make_chat_prompt(model.chat_template, model.tokenizer, request.messages, options);
-  if (!made) {
-    ApiError error = from_error(made.error(), request.api == Api::Responses ? "input" : "messages");
+  Result<text::Rendered> rendered = model.chat_template.render(request.messages, options);
+  if (!rendered) {
+    ApiError error = from_error(rendered.error(), param);
     error.message = "the model's chat template: " + error.message;
     return tl::unexpected(std::move(error));
   }
+  text::EncodeOptions encode = encode_options(model, unwanted);
+  encode.literal = rendered->literal;
+  Result<std::vector<decode::TokenId>> tokens = model.tokenizer.encode(rendered->text, encode);
+  if (!tokens) return tl::unexpected(encode_error(model, tokens.error(), param));
   PreparedPrompt prompt;
-  prompt.text = std::move(made->text);
-  prompt.tokens = std::move(made->tokens);
-  prompt.reasoning_open = made->reasoning_open;
+  prompt.text = std::move(rendered->text);
+  prompt.tokens = *std::move(tokens);
+  prompt.reasoning_open = text::ends_in_reasoning(model.tokenizer, prompt.tokens);
   prompt.boundaries = message_ends(model, prompt.tokens);
   return prompt;
 }
 
-Parsed<PreparedPrompt> raw_prompt(const ModelContext& model, const GenerationRequest::Prompt& given) {
+Parsed<PreparedPrompt> raw_prompt(const ModelContext& model, const GenerationRequest::Prompt& given, std::string param,
+                                  const Unwanted& unwanted) {
   PreparedPrompt prompt;
   if (const auto* ids = std::get_if<std::vector<decode::TokenId>>(&given)) {
+    const auto context = static_cast<std::size_t>(model.engine->limits().context);
+    if (ids->size() > context) {
+      return tl::unexpected(ApiError{413, "context_length_exceeded", std::move(param),
+                                     fmt::format("has {} tokens; the context holds {}", ids->size(), context), 0});
+    }
+    for (std::size_t i = 0; i < ids->size(); ++i) {
+      if ((*ids)[i] < model.vocab) continue;
+      return tl::unexpected(
+          ApiError{400, "invalid_value", element_path(param, i),
+                   fmt::format("is token {}; the vocabulary has ids 0 to {}", (*ids)[i], model.vocab - 1), 0});
+    }
     prompt.tokens = *ids;
     prompt.text = model.tokenizer.decode(*ids, false);
     return prompt;
   }
   prompt.text = std::get<std::string>(given);
-  Result<std::vector<decode::TokenId>> tokens = model.tokenizer.encode(prompt.text);
-  if (!tokens) return tl::unexpected(from_error(tokens.error(), "prompt"));
+  Result<std::vector<decode::TokenId>> tokens = model.tokenizer.encode(prompt.text, encode_options(model, unwanted));
+  if (!tokens) return tl::unexpected(encode_error(model, tokens.error(), std::move(param)));
   prompt.tokens = *std::move(tokens);
   return prompt;
 }
 
 }  // namespace
 
-Parsed<std::vector<PreparedPrompt>> prepare_prompts(const ModelContext& model, const GenerationRequest& request) {
-  std::vector<PreparedPrompt> out;
-  if (request.api != Api::Completions) {
-    Parsed<PreparedPrompt> prompt = chat_prompt(model, request);
-    if (!prompt) return tl::unexpected(prompt.error());
-    out.push_back(*std::move(prompt));
-    return out;
+text::EncodeOptions encode_options(const ModelContext& model, const Unwanted& unwanted) {
+  text::EncodeOptions options;
+  options.max_tokens = static_cast<std::size_t>(model.engine->limits().context);
+  options.stop = unwanted;
+  return options;
+}
+
+ApiError encode_error(const ModelContext& model, const Error& error, std::string param) {
+  ApiError out = from_error(error, std::move(param));
+  if (error.kind == ErrorKind::Limit) {
+    out.code = "context_length_exceeded";
+    out.message += fmt::format("; the context holds {}", model.engine->limits().context);
   }
-  for (const GenerationRequest::Prompt& given : request.prompts) {
-    Parsed<PreparedPrompt> prompt = raw_prompt(model, given);
+  return out;
+}
+
+Parsed<std::vector<PreparedPrompt>> prepare_prompts(const ModelContext& model, const GenerationRequest& request,
+                                                    const Unwanted& unwanted) {
+  std::vector<PreparedPrompt> out;
+  const bool chat = request.api != Api::Completions;
+  const std::size_t count = chat ? 1 : request.prompts.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    Parsed<PreparedPrompt> prompt =
+        chat ? chat_prompt(model, request, unwanted)
+             : raw_prompt(model, request.prompts[i], request.one_prompt ? "prompt" : element_path("prompt", i),
+                          unwanted);
     if (!prompt) return tl::unexpected(prompt.error());
+    prompt->ids_sha256 = ids_digest(prompt->tokens);
     out.push_back(*std::move(prompt));
   }
   return out;

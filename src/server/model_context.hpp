@@ -11,6 +11,7 @@
 #include "decode/generation_config.hpp"
 #include "engine/engine.hpp"
 #include "server/wire/generation_request.hpp"
+#include "server/workers.hpp"
 #include "text/chat_template.hpp"
 #include "text/tokenizer.hpp"
 
@@ -38,10 +39,19 @@ struct PreparedPrompt {
   std::vector<decode::TokenId> tokens;
   std::vector<std::int64_t> boundaries;  ///< after each message
   bool reasoning_open = false;
+  std::string ids_sha256;  ///< ids_digest() of the tokens
 };
 
-/// The prompts of a request: one, but for completions with several. Errors: 400 with the template's words.
-Parsed<std::vector<PreparedPrompt>> prepare_prompts(const ModelContext& model, const GenerationRequest& request);
+/// Options of every encode() here: no route makes more tokens than the context holds, and none goes on when its client
+/// has left.
+[[nodiscard]] text::EncodeOptions encode_options(const ModelContext& model, const Unwanted& unwanted);
+/// What an encode() with these options failed with. Errors are 413 for a text beyond the context.
+[[nodiscard]] ApiError encode_error(const ModelContext& model, const Error& error, std::string param);
+
+/// The prompts of a request: one, but for completions with several. Errors: 400 with the template's words, 413 for more
+/// than the context holds, 499 when `unwanted` said so.
+Parsed<std::vector<PreparedPrompt>> prepare_prompts(const ModelContext& model, const GenerationRequest& request,
+                                                    const Unwanted& unwanted);
 
 /// What the engine is to do for one of them.
 engine::Request engine_request(const ModelContext& model, const GenerationRequest& request,

@@ -121,7 +121,7 @@ void Generation::PromptSink::on_finish(std::int64_t choice, const engine::Summar
   result->start = start_;
   result->summary = summary;
   result->reasoning_tokens = state.reasoning_tokens;
-  result->prompt_sha256 = ids_digest(owner_->prompts_[prompt_].tokens);
+  result->prompt_sha256 = owner_->prompts_[prompt_].ids_sha256;
   result->ids_sha256 = ids_digest(state.ids);
   if (summary.first_token_seconds > 0) owner_->service_.metrics().first_token(summary.first_token_seconds);
   owner_->service_.metrics().answer(summary);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "server/generation.hpp"
+#include "server/host_check.hpp"
 
 namespace lockstep::server {
 namespace {
@@ -79,10 +80,21 @@ bool Router::origin_allowed(std::string_view origin) const {
   return std::ranges::any_of(options_.origins, [&](const std::string& one) { return one == "*" || one == origin; });
 }
 
+bool Router::host_allowed(const HttpRequest& request) const {
+  const HttpServer* server = server_.load();
+  if (options_.keys.required() || (server != nullptr && !server->loopback())) return true;
+  const std::string_view host = request.header("host");
+  // Browsers always send it; a client of HTTP/1.0 need not.
+  return host.empty() || lockstep::server::host_allowed(host, options_.bound, options_.hosts);
+}
+
 std::optional<HttpResponse> Router::refuse(const HttpRequest& request) {
   const auto error = [&](int status, std::string_view code, std::string message) {
     return error_response(ApiError{status, std::string(code), "", std::move(message), 0}, shape_of(request));
   };
+  if (!host_allowed(request)) {
+    return error(403, "host_not_allowed", "this server does not go by the name in the header Host; see --allow-host");
+  }
   const std::string_view origin = request.header("origin");
   if (request.method == "OPTIONS" && origin_allowed(origin)) return std::nullopt;
   const Route* route = find_route(request);

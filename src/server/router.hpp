@@ -17,6 +17,20 @@ namespace lockstep::server {
 
 class Router;
 
+/// What the routes without generation get.
+struct TextCall {
+  const ModelContext& model;
+  const ServiceOptions& options;
+  OrderedJson body;
+  const Unwanted& unwanted;
+};
+using TextRoute = Parsed<OrderedJson> (*)(TextCall& call);
+// text_routes.cpp
+Parsed<OrderedJson> count_message_tokens(TextCall& call);
+Parsed<OrderedJson> tokenize_text(TextCall& call);
+Parsed<OrderedJson> detokenize_ids(TextCall& call);
+Parsed<OrderedJson> apply_chat_template(TextCall& call);
+
 struct Route {
   std::string_view method;
   std::string_view path;  ///< a final {id} stands for the rest of the path
@@ -28,6 +42,8 @@ struct RouterOptions {
   ApiKeys keys;
   std::vector<std::string> origins;  ///< of web pages that may ask; "*" is all. Empty: none
   std::shared_ptr<AccessLog> log;    ///< may be null
+  std::string bound;                 ///< the address that the server was told to listen on
+  std::vector<std::string> hosts;    ///< more names that requests may have come to
 };
 
 class Router final : public HttpHandler {
@@ -61,8 +77,17 @@ class Router final : public HttpHandler {
   void cancel(const std::shared_ptr<Exchange>& exchange, std::string_view id);
 
   void generate(Api api, const std::shared_ptr<Exchange>& exchange);
+  /// What is to be done on the exchange's sequence once the work is done.
+  using Next = std::function<void()>;
+  /// Does work that reads the request's body: here and now when that is short, else on a thread for it, which the
+  /// client's leaving ends.
+  void prepare(const std::shared_ptr<Exchange>& exchange, std::function<Next(const Unwanted&)> work);
+  /// Answers with the JSON that `make` makes of the body.
+  void answer(const std::shared_ptr<Exchange>& exchange, TextRoute make);
   /// The model, or null after having answered that it is still loading.
   std::shared_ptr<const ModelContext> loaded(const std::shared_ptr<Exchange>& exchange);
+  /// Without keys, what only this machine can reach takes only what was sent to this machine (host_check.hpp).
+  [[nodiscard]] bool host_allowed(const HttpRequest& request) const;
   [[nodiscard]] bool origin_allowed(std::string_view origin) const;
   [[nodiscard]] Parsed<void> check_model(const std::string& name) const;
   [[nodiscard]] OrderedJson model_entry() const;

@@ -1,10 +1,8 @@
 // What the routes do.
 #include <algorithm>
-#include <limits>
 
 #include "server/generation.hpp"
 #include "server/router.hpp"
-#include "server/wire/object_reader.hpp"
 
 namespace lockstep::server {
 namespace {
@@ -41,8 +39,8 @@ void Router::metrics(const std::shared_ptr<Exchange>& exchange, std::string_view
   const HttpServer* server = server_.load();
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  response.body =
-      service_.metrics().text(statistics ? &*statistics : nullptr, server == nullptr ? 0 : server->connections());
+  response.body = service_.metrics().text(statistics ? &*statistics : nullptr,
+                                          server == nullptr ? 0 : server->connections(), service_.disk_faults());
   exchange->respond(std::move(response));
 }
 
@@ -73,15 +71,64 @@ void Router::model(const std::shared_ptr<Exchange>& exchange, std::string_view i
                          fmt::format("this server has the model '{}' only", service_.options().model_id), 0});
 }
 
+void Router::prepare(const std::shared_ptr<Exchange>& exchange, std::function<Next(const Unwanted&)> work) {
+  // A hand-over between threads would cost more than the work itself.
+  constexpr std::size_t kAtOnce = 4096;
+  const std::size_t bytes = exchange->request().body.size();
+  if (bytes <= kAtOnce) {
+    if (const Next next = work([] { return false; })) next();
+    return;
+  }
+  auto task = std::make_shared<Workers::Task>([this, exchange, work = std::move(work)](const Unwanted& unwanted) {
+    Next next;
+    try {
+      next = work(unwanted);
+    } catch (const std::exception&) {
+      // Out of memory, most likely. The message could quote the request, so it is not repeated.
+      next = [this, exchange] { exchange->respond(failure(500, "the server failed on this request")); };
+    }
+    exchange->post([exchange, next = std::move(next), unwanted] {
+      if (next && !unwanted()) next();
+    });
+  });
+  exchange->on_gone([task] { task->abandon(); });
+  service_.workers().add(bytes, std::move(task));
+}
+
 void Router::generate(Api api, const std::shared_ptr<Exchange>& exchange) {
   const std::shared_ptr<const ModelContext> model = loaded(exchange);
   if (!model) return;
   RequestLimits limits = service_.options().limits;
   limits.choices = std::min(limits.choices, model->engine->limits().max_choices);
-  Parsed<GenerationRequest> request = parse_request(api, exchange->request().body, limits);
-  if (!request) return respond_error(*exchange, request.error());
-  if (const auto known = check_model(request->model); !known) return respond_error(*exchange, known.error());
-  std::make_shared<Generation>(exchange, service_, model, *std::move(request))->run();
+  prepare(exchange, [this, api, exchange, model, limits](const Unwanted& unwanted) -> Next {
+    const auto refuse = [&exchange](ApiError error) {
+      return [exchange, error = std::move(error)] { respond_error(*exchange, error); };
+    };
+    Parsed<GenerationRequest> request = parse_request(api, exchange->request().body, limits);
+    if (!request) return refuse(request.error());
+    if (const auto known = check_model(request->model); !known) return refuse(known.error());
+    auto generation = std::make_shared<Generation>(exchange, service_, model, *std::move(request));
+    if (const auto ready = generation->prepare(unwanted); !ready) return refuse(ready.error());
+    return [generation = std::move(generation)] { generation->run(); };
+  });
+}
+
+void Router::answer(const std::shared_ptr<Exchange>& exchange, TextRoute make) {
+  const std::shared_ptr<const ModelContext> model = loaded(exchange);
+  if (!model) return;
+  prepare(exchange, [this, exchange, model, make](const Unwanted& unwanted) -> Next {
+    const auto refuse = [&exchange](ApiError error) {
+      return [exchange, error = std::move(error)] { respond_error(*exchange, error); };
+    };
+    Parsed<OrderedJson> body = parse_body(exchange->request().body, service_.options().limits);
+    if (!body) return refuse(body.error());
+    TextCall call{*model, service_.options(), *std::move(body), unwanted};
+    const Parsed<OrderedJson> made = make(call);
+    if (!made) return refuse(made.error());
+    HttpResponse response;
+    response.body = dump(*made) + "\n";
+    return [exchange, response = std::move(response)]() mutable { exchange->respond(std::move(response)); };
+  });
 }
 
 void Router::chat(const std::shared_ptr<Exchange>& exchange, std::string_view /*id*/) {
@@ -101,89 +148,19 @@ void Router::messages(const std::shared_ptr<Exchange>& exchange, std::string_vie
 }
 
 void Router::count_tokens(const std::shared_ptr<Exchange>& exchange, std::string_view /*id*/) {
-  const std::shared_ptr<const ModelContext> model = loaded(exchange);
-  if (!model) return;
-  const RequestLimits& limits = service_.options().limits;
-  const Parsed<OrderedJson> body = parse_body(exchange->request().body, limits);
-  if (!body) return respond_error(*exchange, body.error());
-  const Parsed<GenerationRequest> request = parse_message(*body, limits, true);
-  if (!request) return respond_error(*exchange, request.error());
-  const auto prompts = prepare_prompts(*model, *request);
-  if (!prompts) return respond_error(*exchange, prompts.error());
-  respond_json(*exchange, {{"input_tokens", (*prompts)[0].tokens.size()}});
+  answer(exchange, count_message_tokens);
 }
 
 void Router::tokenize(const std::shared_ptr<Exchange>& exchange, std::string_view /*id*/) {
-  const std::shared_ptr<const ModelContext> model = loaded(exchange);
-  if (!model) return;
-  const RequestLimits& limits = service_.options().limits;
-  const Parsed<OrderedJson> body = parse_body(exchange->request().body, limits);
-  if (!body) return respond_error(*exchange, body.error());
-  Problems problems;
-  ObjectReader reader(*body, "", problems);
-  std::optional<std::string> text = reader.string("content");
-  if (!text) text = reader.string("prompt");
-  if (!text) reader.complain("content", "is required: the text", "missing_required_parameter");
-  const bool pieces = reader.boolean("with_pieces").value_or(false);
-  const bool special = reader.boolean("parse_special").value_or(true);
-  reader.ignore({"model"});
-  reader.finish(limits.strict);
-  if (problems.any()) return respond_error(*exchange, problems.first());
-  text::EncodeOptions options;
-  options.added_tokens = special;
-  const auto ids = model->tokenizer.encode(*text, options);
-  if (!ids) return respond_error(*exchange, from_error(ids.error(), "content"));
-  OrderedJson out = {{"tokens", *ids}, {"count", ids->size()}};
-  out["max_model_len"] = model->engine->limits().context;
-  if (pieces) {
-    out["pieces"] = OrderedJson::array();
-    for (const std::int32_t id : *ids) out["pieces"].push_back(model->tokenizer.token_bytes(id));
-  }
-  respond_json(*exchange, out);
+  answer(exchange, tokenize_text);
 }
 
 void Router::detokenize(const std::shared_ptr<Exchange>& exchange, std::string_view /*id*/) {
-  const std::shared_ptr<const ModelContext> model = loaded(exchange);
-  if (!model) return;
-  const RequestLimits& limits = service_.options().limits;
-  const Parsed<OrderedJson> body = parse_body(exchange->request().body, limits);
-  if (!body) return respond_error(*exchange, body.error());
-  Problems problems;
-  ObjectReader reader(*body, "", problems);
-  reader.require("tokens");
-  std::vector<std::int32_t> ids;
-  if (const OrderedJson* tokens = reader.array("tokens", std::size_t{1} << 22)) {
-    for (std::size_t i = 0; i < tokens->size(); ++i) {
-      const OrderedJson& id = (*tokens)[i];
-      if (id.is_number_unsigned() && id.get<std::uint64_t>() <= INT32_MAX) {
-        ids.push_back(id.get<std::int32_t>());
-      } else {
-        problems.add(element_path("tokens", i), "must be a token id");
-      }
-    }
-  }
-  const bool skip = reader.boolean("skip_special_tokens").value_or(false);
-  reader.ignore({"model"});
-  reader.finish(limits.strict);
-  if (problems.any()) return respond_error(*exchange, problems.first());
-  const Result<std::string> text = model->tokenizer.decode_checked(ids, skip);
-  if (!text) return respond_error(*exchange, from_error(text.error(), "tokens"));
-  respond_json(*exchange, {{"content", *text}, {"prompt", *text}});
+  answer(exchange, detokenize_ids);
 }
 
 void Router::apply_template(const std::shared_ptr<Exchange>& exchange, std::string_view /*id*/) {
-  const std::shared_ptr<const ModelContext> model = loaded(exchange);
-  if (!model) return;
-  RequestLimits limits = service_.options().limits;
-  Parsed<OrderedJson> body = parse_body(exchange->request().body, limits);
-  if (!body) return respond_error(*exchange, body.error());
-  if (!body->contains("model")) (*body)["model"] = service_.options().model_id;
-  const Parsed<GenerationRequest> request = parse_chat(*body, limits);
-  if (!request) return respond_error(*exchange, request.error());
-  const auto prompts = prepare_prompts(*model, *request);
-  if (!prompts) return respond_error(*exchange, prompts.error());
-  const PreparedPrompt& prompt = (*prompts)[0];
-  respond_json(*exchange, {{"prompt", prompt.text}, {"tokens", prompt.tokens}, {"count", prompt.tokens.size()}});
+  answer(exchange, apply_chat_template);
 }
 
 void Router::cancel(const std::shared_ptr<Exchange>& exchange, std::string_view id) {

@@ -44,10 +44,11 @@ struct Server::State {
   State(ServerOptions given, std::shared_ptr<AccessLog> log)
       : options(std::move(given)),
         service(options.service),
-        router(service, {options.keys, options.origins, std::move(log)}) {}
+        router(service, {options.keys, options.origins, std::move(log), options.http.host, options.hosts}) {}
   ~State() {
     if (loader.joinable()) loader.join();
-    // First the engine, so that every request gets its end, then the connections.
+    // First what is not yet submitted, then the engine, so that every request gets its end, then the connections.
+    service.workers().stop();
     if (const auto model = service.model()) model->engine->stop();
     if (http) http->stop();
   }
@@ -60,6 +61,8 @@ struct Server::State {
   std::mutex mutex;
   std::condition_variable changed;
   std::optional<Status> loaded;
+  Announce announce;
+  FaultReporter reporter;
 };
 
 Server::Server(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -69,7 +72,9 @@ Result<std::unique_ptr<Server>> Server::start(ServerOptions options, Loader load
   std::shared_ptr<AccessLog> log;
   if (!options.access_log.empty()) log = LOCKSTEP_TRY(AccessLog::open(options.access_log));
   options.http.body_bytes = options.service.limits.body_bytes;
-  auto state = std::make_unique<State>(std::move(options), std::move(log));
+  auto state = std::make_unique<State>(std::move(options), log);
+  state->service.set_log(log);
+  state->announce = announce;
   state->http = LOCKSTEP_TRY(HttpServer::start(state->options.http, state->router));
   state->router.set_server(state->http.get());
   announce(fmt::format("listening on {}", url(state->options.http, state->http->port())));
@@ -105,6 +110,13 @@ bool Server::load_ended() const {
   return state_->loaded.has_value();
 }
 
+void Server::report_faults() {
+  for (const std::string& line :
+       state_->reporter.look(state_->service.disk_faults(), std::chrono::steady_clock::now())) {
+    state_->announce(line);
+  }
+}
+
 void Server::drain() {
   state_->service.drain();
   state_->http->drain();
@@ -119,12 +131,14 @@ Status serve(ServerOptions options, Loader loader, const Announce& announce) {
   handle_signals(true);
   Result<std::unique_ptr<Server>> server = Server::start(std::move(options), std::move(loader), announce);
   if (!server) return tl::unexpected(server.error());
-  while (signals.load() == 0) {
+  for (unsigned turn = 0; signals.load() == 0; ++turn) {
     if ((*server)->load_ended()) LOCKSTEP_TRY((*server)->wait_loaded());
+    if (turn % 50 == 0) (*server)->report_faults();
     ::usleep(20'000);
   }
   announce("draining: finishing what is under way; a second signal ends at once");
   (*server)->drain();
+  (*server)->report_faults();
   server->reset();
   handle_signals(false);
   return {};

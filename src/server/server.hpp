@@ -17,8 +17,8 @@ struct ServerOptions {
   HttpOptions http;
   ServiceOptions service;
   ApiKeys keys;
-  std::vector<std::string> origins;
-  std::string access_log;  ///< file, "-" for standard error, empty for none
+  std::vector<std::string> origins, hosts;  ///< see RouterOptions
+  std::string access_log;                   ///< file, "-" for standard error, empty for none
 };
 
 /// Loads the model, in a thread of its own while the server already answers /health.
@@ -45,6 +45,8 @@ class Server {
   /// Takes no more requests, finishes those it has, and returns when all responses are sent, or when a client has not
   /// taken its response for the time that HttpOptions::stall_seconds gives.
   void drain();
+  /// Announces disk errors that are new, at most one line a minute for each part. From one thread.
+  void report_faults();
 
  private:
   struct State;

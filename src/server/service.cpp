@@ -21,6 +21,7 @@ OrderedJson bank_json(const engine::BankStatistics& bank) {
   out["files_skipped"] = bank.files_skipped;
   out["files_removed"] = bank.files_removed;
   out["files_damaged"] = bank.files_damaged;
+  out["files_failed"] = bank.files_failed;
   out["last_disk_error"] = bank.last_disk_error;
   return out;
 }
@@ -113,6 +114,21 @@ void Service::count_lanes(const std::vector<std::string>& lanes) {
   for (const std::string& lane : lanes) ++lane_counts_[lane];
 }
 
+std::vector<DiskFault> Service::disk_faults() const {
+  DiskFault bank{"bank", 0, {}};
+  if (const auto loaded = model()) {
+    const engine::BankStatistics statistics = loaded->engine->stats().bank;
+    bank.count = statistics.files_failed + statistics.files_damaged;
+    bank.last = statistics.last_disk_error;
+  }
+  DiskFault log{"access_log", 0, {}};
+  if (log_) {
+    log.count = log_->errors();
+    log.last = log_->last_error();
+  }
+  return {bank, log};
+}
+
 std::pair<OrderedJson, bool> Service::health() const {
   const std::shared_ptr<const ModelContext> loaded = model();
   OrderedJson out;
@@ -122,6 +138,8 @@ std::pair<OrderedJson, bool> Service::health() const {
     out["loading"] = {{"phase", progress_.phase.load()},
                       {"step", progress_.step.load()},
                       {"steps", progress_.steps.load()},
+                      {"bytes", progress_.bytes.load()},
+                      {"total_bytes", progress_.total_bytes.load()},
                       {"seconds", seconds}};
     return {out, false};
   }
@@ -144,6 +162,9 @@ std::pair<OrderedJson, bool> Service::health() const {
   out["queued"] = statistics.queued;
   out["running"] = statistics.running;
   out["uptime_seconds"] = seconds;
+  for (const DiskFault& fault : disk_faults()) {
+    if (fault.count > 0) out["disk_errors"][fault.part] = {{"count", fault.count}, {"last", fault.last}};
+  }
   return {out, !poisoned && !draining()};
 }
 

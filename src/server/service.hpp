@@ -8,8 +8,11 @@
 #include <mutex>
 #include <string>
 
+#include "server/access_log.hpp"
+#include "server/faults.hpp"
 #include "server/metrics.hpp"
 #include "server/model_context.hpp"
+#include "server/workers.hpp"
 
 namespace lockstep::server {
 
@@ -25,6 +28,7 @@ struct ServiceOptions {
 struct LoadProgress {
   std::atomic<const char*> phase{"starting"};  ///< points to static text
   std::atomic<int> step{0}, steps{1};
+  std::atomic<std::uint64_t> bytes{0}, total_bytes{0};  ///< of the weights; 0 before they are known
 };
 
 class Service {
@@ -34,6 +38,7 @@ class Service {
   [[nodiscard]] const ServiceOptions& options() const { return options_; }
   [[nodiscard]] Metrics& metrics() { return metrics_; }
   [[nodiscard]] LoadProgress& progress() { return progress_; }
+  [[nodiscard]] Workers& workers() { return workers_; }
 
   void set_model(std::shared_ptr<const ModelContext> model);
   /// Null until the model is loaded.
@@ -51,6 +56,11 @@ class Service {
   /// Counts the lanes that ran for a choice.
   void count_lanes(const std::vector<std::string>& lanes);
 
+  /// Whose errors count among the faults. Before the first request; may be null.
+  void set_log(std::shared_ptr<const AccessLog> log) { log_ = std::move(log); }
+  /// Disk errors so far, by part.
+  [[nodiscard]] std::vector<DiskFault> disk_faults() const;
+
   /// The body of GET /health, and whether the server takes requests.
   [[nodiscard]] std::pair<OrderedJson, bool> health() const;
   /// The body of GET /stats.
@@ -66,6 +76,8 @@ class Service {
   std::shared_ptr<const ModelContext> model_;
   std::map<std::string, std::weak_ptr<Generation>> generations_;
   std::map<std::string, std::uint64_t> lane_counts_;
+  std::shared_ptr<const AccessLog> log_;
+  Workers workers_;  // last: its threads use the others
 };
 
 }  // namespace lockstep::server

@@ -1,9 +1,11 @@
 #include "text/chat_template.hpp"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
 #include "base/file.hpp"
+#include "text/jinja/globals.hpp"
 #include "text/jinja/interpreter.hpp"
 #include "text/jinja/parser.hpp"
 #include "text/utf8.hpp"
@@ -46,6 +48,17 @@ Result<jinja::Program> parse_named(std::string_view source, const TemplateLimits
 }
 
 }  // namespace
+
+bool is_reserved_variable(std::string_view name) {
+  static constexpr std::array<std::string_view, 15> kReserved = {"messages", "tools",   "add_generation_prompt",
+                                                                 "loop",     "self",    "super",
+                                                                 "caller",   "varargs", "kwargs",
+                                                                 "true",     "false",   "none",
+                                                                 "True",     "False",   "None"};
+  return std::ranges::find(kReserved, name) != kReserved.end() ||
+         std::ranges::find(kTokenNames, name) != kTokenNames.end() ||
+         std::ranges::any_of(jinja::globals(), [&](const jinja::Global& global) { return global.name == name; });
+}
 
 struct ChatTemplate::Compiled {
   TemplateLimits limits;
@@ -134,7 +147,7 @@ Status ChatTemplate::Compiled::define_context(jinja::Interpreter& interpreter, c
   LOCKSTEP_TRY(define("documents", OrderedJson()));
   LOCKSTEP_TRY(define("add_generation_prompt", options.add_generation_prompt));
   for (const auto& [name, value] : options.extra.items()) {
-    if (name == "messages" || name == "tools" || name == "add_generation_prompt") {
+    if (is_reserved_variable(name)) {
       return fail(ErrorKind::Invalid, "'{}' cannot be set as an extra variable of the chat template", name);
     }
     LOCKSTEP_TRY(define(name, value));

@@ -36,6 +36,10 @@ struct ChatOptions {
   std::function<std::tm()> clock;
 };
 
+/// Names that ChatOptions::extra cannot have: the conversation's parts, the special tokens and the template language's
+/// own functions and words.
+[[nodiscard]] bool is_reserved_variable(std::string_view name);
+
 /// A compiled chat template. Immutable, cheap to copy, usable from several threads at once.
 class ChatTemplate {
  public:

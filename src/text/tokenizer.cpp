@@ -1,5 +1,6 @@
 #include "text/tokenizer.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/file.hpp"
@@ -29,9 +30,42 @@ Result<std::vector<ByteRange>> checked_ranges(std::span<const ByteRange> ranges,
   return result;
 }
 
-struct Scratch {
-  std::vector<std::string_view> pieces;
+/// U+212A (3 bytes) is K in NFC, and three Jamo of 3 bytes are one syllable of 3.
+constexpr std::size_t kNfcShrinks = 3;
+constexpr std::size_t kBlock = std::size_t{64} << 10;
+
+Status cancelled() {
+  return fail(ErrorKind::Cancelled, "tokenising was ended");
+}
+
+/// NFC in blocks, so that a long text can be left in the middle. Blocks end before an ASCII character, which never
+/// joins what is in front of it.
+Result<std::string> to_nfc_in_blocks(std::string_view text, const StopCheck& stop) {
+  std::string out;
+  while (!text.empty()) {
+    if (stop && stop()) return tl::unexpected(cancelled().error());
+    std::size_t end = std::min(text.size(), kBlock);
+    while (end < text.size() && static_cast<unsigned char>(text[end]) >= 0x80) ++end;
+    out += LOCKSTEP_TRY(to_nfc(text.substr(0, end)));
+    text.remove_prefix(end);
+  }
+  return out;
+}
+
+/// One text on its way to ids.
+struct Job {
+  const EncodeOptions& options;
+  std::size_t text_bytes;
+  std::vector<std::int32_t> ids;
   BytePairMerger::Scratch merger;
+
+  /// Whether `more` tokens still fit. Errors: Limit, Cancelled.
+  [[nodiscard]] Status check(std::size_t more) const {
+    if (more > options.max_tokens || ids.size() > options.max_tokens - more) {
+      return fail(ErrorKind::Limit, "the text of {} bytes has more than {} tokens", text_bytes, options.max_tokens);
+    }
+    return {};
+  }
 };
 
 }  // namespace
@@ -41,20 +75,22 @@ struct Tokenizer::State {
       : added(std::move(added_tokens)), split(std::move(split_pattern)), merger(std::move(pair_merger)) {}
 
   /// Encodes a text without added tokens.
-  Status encode_plain(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+  Status encode_plain(std::string_view text, Job& job) const {
     std::string repaired, normalized;
     if (!is_valid_utf8(text)) {
       repaired = replace_invalid_utf8(text);
       text = repaired;
     }
     if (nfc && !is_trivially_nfc(text)) {
-      normalized = LOCKSTEP_TRY(to_nfc(text));
+      normalized = LOCKSTEP_TRY(to_nfc_in_blocks(text, job.options.stop));
       text = normalized;
     }
-    scratch.pieces.clear();
-    LOCKSTEP_TRY(split.split(text, scratch.pieces));
-    for (const std::string_view piece : scratch.pieces) merger.encode(piece, scratch.merger, ids);
-    return {};
+    std::size_t pieces = 0;
+    return split.split(text, [&](std::string_view piece) -> Status {
+      LOCKSTEP_TRY(job.check((piece.size() + longest - 1) / longest));
+      if (++pieces % 1024 == 0 && job.options.stop && job.options.stop()) return cancelled();
+      return merger.encode(piece, job.merger, job.ids, job.options.stop) ? Status{} : cancelled();
+    });
   }
 
   AddedTokens added;
@@ -62,6 +98,7 @@ struct Tokenizer::State {
   BytePairMerger merger;
   std::string pattern;
   bool nfc = false;
+  std::size_t longest = 1;  ///< bytes of the longest token
   std::optional<std::int32_t> eos;
   std::string bytes;                 ///< the bytes of all tokens, one after the other
   std::vector<std::size_t> offsets;  ///< token i is bytes[offsets[i], offsets[i + 1])
@@ -106,6 +143,7 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json, std::str
   state->special = std::move(special);
   state->offsets.reserve(spec.tokens.size() + 1);
   for (const std::string& token : spec.tokens) {
+    state->longest = std::max(state->longest, token.size());
     state->offsets.push_back(state->bytes.size());
     state->bytes += token;
   }
@@ -118,20 +156,22 @@ Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text, const
     return fail(ErrorKind::Limit, "text of {} bytes is longer than the limit of {}", text.size(), kMaxTextBytes);
   }
   const std::vector<ByteRange> literal = LOCKSTEP_TRY(checked_ranges(options.literal, text.size()));
-  std::vector<std::int32_t> ids;
-  Scratch scratch;
+  Job job{options, text.size(), {}, {}};
+  LOCKSTEP_TRY(job.check(least_tokens(text.size())));
   std::size_t position = 0;
   while (position < text.size()) {
     AddedTokens::Match match{text.size(), nullptr};
     if (options.added_tokens) match = state_->added.find(text, position, literal);
     const std::string_view plain = text.substr(position, match.position - position);
-    LOCKSTEP_TRY(state_->encode_plain(plain, scratch, ids));
+    LOCKSTEP_TRY(state_->encode_plain(plain, job));
     position = match.position;
     if (match.token == nullptr) break;
-    ids.push_back(match.token->id);
+    job.ids.push_back(match.token->id);
     position += match.token->content.size();
+    if (job.ids.size() % 1024 == 0 && options.stop && options.stop()) return tl::unexpected(cancelled().error());
   }
-  return ids;
+  LOCKSTEP_TRY(job.check(0));
+  return std::move(job.ids);
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
@@ -157,6 +197,11 @@ std::string_view Tokenizer::token_bytes(std::int32_t id) const {
   const auto index = static_cast<std::size_t>(id);
   const std::size_t begin = state_->offsets[index];
   return std::string_view(state_->bytes).substr(begin, state_->offsets[index + 1] - begin);
+}
+
+std::size_t Tokenizer::least_tokens(std::size_t bytes) const {
+  const std::size_t most = state_->longest * (state_->nfc ? kNfcShrinks : 1);
+  return bytes / most + (bytes % most == 0 ? 0 : 1);
 }
 
 std::int32_t Tokenizer::vocabulary_size() const {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,6 +29,11 @@ struct EncodeOptions {
   /// byte with one. A chat template's output marks the messages' contents with them, so that a user who writes
   /// "<|im_end|>" cannot end a turn. Splitting and merging do not stop at their borders.
   std::span<const ByteRange> literal = {};
+  /// Longest result. A longer one is the error Limit, as soon as it is certain: before any work where the number of
+  /// bytes tells.
+  std::size_t max_tokens = SIZE_MAX;
+  /// Asked at least every few thousand steps; true ends the call with the error Cancelled. May be empty.
+  std::function<bool()> stop = {};
 };
 
 /// An immutable tokenizer; every method may be called from several threads at once.
@@ -47,8 +53,8 @@ class Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
   ~Tokenizer();
 
-  /// The token ids of a text, which need not be valid UTF-8. Errors: Limit (text longer than kMaxTextBytes), Invalid
-  /// (literal ranges out of order or beyond the text).
+  /// The token ids of a text, which need not be valid UTF-8. Errors: Limit (text longer than kMaxTextBytes or than
+  /// options.max_tokens), Cancelled (options.stop), Invalid (literal ranges out of order or beyond the text).
   [[nodiscard]] Result<std::vector<std::int32_t>> encode(std::string_view text,
                                                          const EncodeOptions& options = {}) const;
 
@@ -61,6 +67,9 @@ class Tokenizer {
   /// The bytes of a token, which need not be whole characters; empty for an id without a token. Lives as long as the
   /// tokenizer.
   [[nodiscard]] std::string_view token_bytes(std::int32_t id) const;
+  /// A text of `bytes` bytes has at least as many tokens as this: no token is longer than the longest, and NFC makes
+  /// no text shorter than a third.
+  [[nodiscard]] std::size_t least_tokens(std::size_t bytes) const;
   /// One more than the largest id that has a token. A model's embedding may have more rows than that.
   [[nodiscard]] std::int32_t vocabulary_size() const;
   /// Whether the id is an added token that is marked special.

@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::size_t kMaxRules = std::size_t{1} << 24;
 constexpr std::uint32_t kEnd = UINT32_MAX;  // no neighbour
+constexpr std::uint32_t kBetweenChecks = 16384;
 
 std::uint64_t pair_of(std::int32_t left, std::int32_t right) {
   return (std::uint64_t{static_cast<std::uint32_t>(left)} << 32) | static_cast<std::uint32_t>(right);
@@ -59,7 +60,10 @@ void BytePairMerger::enqueue(Scratch& scratch, std::uint32_t position) const {
   std::push_heap(scratch.queue.begin(), scratch.queue.end(), std::greater<>());
 }
 
-void BytePairMerger::encode(std::string_view piece, Scratch& scratch, std::vector<std::int32_t>& out) const {
+bool BytePairMerger::encode(std::string_view piece, Scratch& scratch, std::vector<std::int32_t>& out,
+                            const StopCheck& stop) const {
+  std::uint32_t work = 0;
+  const auto stopped = [&] { return ++work % kBetweenChecks == 0 && stop && stop(); };
   auto& symbols = scratch.symbols;
   auto& queue = scratch.queue;
   symbols.clear();
@@ -69,10 +73,14 @@ void BytePairMerger::encode(std::string_view piece, Scratch& scratch, std::vecto
     const std::int32_t id = byte_ids_[static_cast<unsigned char>(piece[i])];
     symbols.push_back({id, i == 0 ? kEnd : i - 1, i + 1 == count ? kEnd : i + 1});
   }
-  for (std::uint32_t i = 0; i < count; ++i) enqueue(scratch, i);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    enqueue(scratch, i);
+    if (stopped()) return false;
+  }
   // Entries are (rank, position). An entry is stale when its symbol or the right neighbour has changed since; then the
   // pair at its position has another rank or none. A symbol that was merged away has id -1, which no rule mentions.
   while (!queue.empty()) {
+    if (stopped()) return false;
     std::pop_heap(queue.begin(), queue.end(), std::greater<>());
     const auto rank = static_cast<std::uint32_t>(queue.back() >> 32);
     const auto position = static_cast<std::uint32_t>(queue.back());
@@ -91,6 +99,7 @@ void BytePairMerger::encode(std::string_view piece, Scratch& scratch, std::vecto
     if (symbol.previous != kEnd) enqueue(scratch, symbol.previous);
   }
   for (std::uint32_t i = 0; i != kEnd && i < count; i = symbols[i].next) out.push_back(symbols[i].id);
+  return true;
 }
 
 }  // namespace lockstep::text

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +16,9 @@ namespace lockstep::text {
 struct MergeRule {
   std::int32_t left = -1, right = -1, merged = -1;
 };
+
+/// Asked now and then by long work; true ends it. An empty function never does.
+using StopCheck = std::function<bool()>;
 
 /// The merge rules as a hash table, with the merge loop over it.
 class BytePairMerger {
@@ -34,8 +38,10 @@ class BytePairMerger {
   };
 
   /// Appends the tokens of a piece of at most 2^31 bytes to `out`: as long as a rule applies to neighbours, the rule of
-  /// lowest rank is applied at its leftmost place. O(n log n) in the length of the piece, without recursion.
-  void encode(std::string_view piece, Scratch& scratch, std::vector<std::int32_t>& out) const;
+  /// lowest rank is applied at its leftmost place. O(n log n) in the length of the piece, without recursion. False when
+  /// `stop`, asked every few thousand merges, ended it; `out` is then unchanged.
+  [[nodiscard]] bool encode(std::string_view piece, Scratch& scratch, std::vector<std::int32_t>& out,
+                            const StopCheck& stop = {}) const;
 
  private:
   struct Entry {

@@ -84,7 +84,7 @@ Result<SplitPattern> SplitPattern::compile(std::string_view pattern) {
   return SplitPattern(std::move(owned));
 }
 
-Status SplitPattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
+Status SplitPattern::split(std::string_view text, const std::function<Status(std::string_view)>& visit) const {
   const std::unique_ptr<pcre2_match_data, FreeMatchData> data(
       pcre2_match_data_create_from_pattern(code_->code, nullptr));
   const std::unique_ptr<pcre2_match_context, FreeMatchContext> context(pcre2_match_context_create(nullptr));
@@ -106,12 +106,11 @@ Status SplitPattern::split(std::string_view text, std::vector<std::string_view>&
     if (bounds[0] < position || bounds[1] <= bounds[0] || bounds[1] > text.size()) {
       return fail(ErrorKind::Unsupported, "split pattern: a match at byte {} moves backwards", position);
     }
-    if (bounds[0] > position) pieces.push_back(text.substr(position, bounds[0] - position));
-    pieces.push_back(text.substr(bounds[0], bounds[1] - bounds[0]));
+    if (bounds[0] > position) LOCKSTEP_TRY(visit(text.substr(position, bounds[0] - position)));
+    LOCKSTEP_TRY(visit(text.substr(bounds[0], bounds[1] - bounds[0])));
     position = bounds[1];
   }
-  if (position < text.size()) pieces.push_back(text.substr(position));
-  return {};
+  return position < text.size() ? visit(text.substr(position)) : Status{};
 }
 
 }  // namespace lockstep::text

@@ -1,10 +1,10 @@
 // The pre-tokeniser's split pattern, run by PCRE2.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/result.hpp"
 
@@ -28,9 +28,10 @@ class SplitPattern {
   SplitPattern& operator=(const SplitPattern&) = delete;
   ~SplitPattern();
 
-  /// Appends the pieces of a well-formed UTF-8 text to `pieces`; together they are the text. Thread-safe.
-  /// Error: Limit when the pattern backtracks more than about a hundred steps per byte or nests too deep.
-  Status split(std::string_view text, std::vector<std::string_view>& pieces) const;
+  /// Calls `visit` with the pieces of a well-formed UTF-8 text, in order; together they are the text. Thread-safe.
+  /// Errors: the first of `visit`, which ends the call; Limit when the pattern backtracks more than about a hundred
+  /// steps per byte or nests too deep.
+  Status split(std::string_view text, const std::function<Status(std::string_view)>& visit) const;
 
  private:
   struct Code;

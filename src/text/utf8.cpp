@@ -55,14 +55,19 @@ Utf8Unit next_utf8(std::string_view text) {
   return {code_point, static_cast<std::uint8_t>(lead.continuation + 1), Utf8Kind::Valid};
 }
 
-bool is_valid_utf8(std::string_view text) {
+std::size_t first_invalid_utf8(std::string_view text) {
+  const std::size_t size = text.size();
   while (true) {
     text.remove_prefix(ascii_prefix(text));
-    if (text.empty()) return true;
+    if (text.empty()) return size;
     const Utf8Unit unit = next_utf8(text);
-    if (unit.kind != Utf8Kind::Valid) return false;
+    if (unit.kind != Utf8Kind::Valid) return size - text.size();
     text.remove_prefix(unit.length);
   }
+}
+
+bool is_valid_utf8(std::string_view text) {
+  return first_invalid_utf8(text) == text.size();
 }
 
 std::string replace_invalid_utf8(std::string_view text) {

@@ -33,6 +33,9 @@ Utf8Unit next_utf8(std::string_view text);
 /// Whether the text is well-formed UTF-8: no overlong forms, no surrogates, nothing beyond U+10FFFF.
 bool is_valid_utf8(std::string_view text);
 
+/// Where the first ill-formed stretch begins; the text's size when there is none.
+std::size_t first_invalid_utf8(std::string_view text);
+
 /// Copies the text with every ill-formed stretch, a truncated tail included, replaced by U+FFFD.
 std::string replace_invalid_utf8(std::string_view text);
 

@@ -58,6 +58,9 @@ TEST_F(ArtifactCommands, InspectSaysWhatIsWrong) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(result.out, "");
   EXPECT_NE(result.err.find("config.json"), std::string::npos) << result.err;
+  const Outcome missing = run_lockstep({"inspect", path("none")});
+  EXPECT_EQ(std::count(missing.err.begin(), missing.err.end(), '\n'), 1) << missing.err;
+  EXPECT_EQ(missing.err.find("model '"), missing.err.rfind("model '")) << missing.err;
 }
 
 TEST_F(ArtifactCommands, PackMakesAModelThatInspects) {

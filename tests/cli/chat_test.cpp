@@ -25,6 +25,16 @@ TEST(Chat, AScriptGetsTheAnswersOnStandardOutput) {
   EXPECT_EQ(twice.out, first.out + first.out);
 }
 
+TEST(Chat, AScriptGoesOnAfterABadLine) {
+  const Outcome good = run_lockstep({"chat", "--no-think", "--temperature", "0", "--max-tokens", "6"}, "bank\n");
+  const Outcome mixed = run_lockstep({"chat", "--no-think", "--temperature", "0", "--max-tokens", "6"},
+                                     "ab\xff"
+                                     "c\nbank\n");
+  EXPECT_EQ(mixed.exit_code, 1);
+  EXPECT_EQ(mixed.out, good.out);
+  EXPECT_EQ(mixed.err, "lockstep: line 1: not valid UTF-8 at byte 2\nlockstep: 1 of 2 lines failed\n");
+}
+
 TEST(Chat, CommandsAndStatistics) {
   const Outcome result = run_lockstep({"chat", "--no-think", "--temperature", "0", "--max-tokens", "6"},
                                       "/help\n/frob\x1b[2J\n/stats\nhello\n/exit\nnever answered\n");

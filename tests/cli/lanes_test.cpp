@@ -129,6 +129,9 @@ TEST(FrspecCommand, RefusesWhatItCannotUse) {
     EXPECT_EQ(got.exit_code, 1) << input;
     EXPECT_NE(got.err.find("standard input: "), std::string::npos) << got.err;
   }
+  const Outcome empty = run_lockstep({"frspec", "-m", kDemo, "--text", "-", "--out", out}, "");
+  EXPECT_EQ(empty.exit_code, 1);
+  EXPECT_NE(empty.err.find("no tokens"), std::string::npos) << empty.err;
   EXPECT_FALSE(std::filesystem::exists(out));
   for (const std::string content : {"", "{}", R"({"format":"lockstep-frspec-1","vocab_size":512,"ids":[1]})",
                                     R"({"format":"lockstep-frspec-1","vocab_size":6144,"ids":[1,1]})"}) {

@@ -112,6 +112,7 @@ TEST_F(Logits, WrongUsage) {
                                              {"--out", path("out")},
                                              {"--ids", path("ids.json"), "--out", ""},
                                              {"--ids", path("ids.json"), "--out="},
+                                             {"--ids", path("ids.json"), "--out", "-"},
                                              {"--ids", "", "--out", path("out")},
                                              {"--ids", path("ids.json"), "--out", path("out"), "--state", "f16"},
                                              {"--ids", path("ids.json"), "--out", path("out"), "-m", "other"}}) {

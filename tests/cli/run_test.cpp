@@ -98,6 +98,24 @@ TEST(Run, WrongUsage) {
   }
 }
 
+TEST(Run, IllFormedTextIsNamedByItsSourceAndPlace) {
+  EXPECT_EQ(run_lockstep({"run", "-p", "a\xff"}).err, "lockstep: --prompt: not valid UTF-8 at byte 1\n");
+  EXPECT_EQ(run_lockstep({"run"}, "abc\xc3").err, "lockstep: standard input: not valid UTF-8 at byte 3\n");
+  EXPECT_EQ(run_lockstep({"run", "-p", "a", "--system", "\xff"}).err,
+            "lockstep: --system: not valid UTF-8 at byte 0\n");
+  EXPECT_EQ(run_lockstep({"run", "--raw", "--max-tokens", "1", "-p", "a\xff"}).exit_code, 0);
+}
+
+TEST(Bench, LengthsBeyondTheContextAreRefused) {
+  for (const auto& arguments : {std::vector<std::string>{"bench", "--prompt", "40000"},
+                                {"bench", "--prompt", "0", "--depth", "32760", "--tokens", "8"},
+                                {"bench", "--prompt", "0", "--depth", "32000", "--tokens", "100", "--width", "8"}}) {
+    const Outcome outcome = run_lockstep(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    EXPECT_NE(outcome.err.find("context holds 32768"), std::string::npos) << outcome.err;
+  }
+}
+
 TEST(Run, AMissingModelIsAFailureThatNamesIt) {
   const Outcome result = run({"-p", "a", "-m", "no\x1b[2J\xff-model"});
   EXPECT_EQ(result.exit_code, 1);

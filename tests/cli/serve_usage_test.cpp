@@ -1,6 +1,7 @@
 // What `lockstep serve` says before it serves.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -18,10 +19,29 @@ TEST(Serve, WrongUsage) {
                                                        {"serve", "--max-connections", "0"},
                                                        {"serve", "--api-key-file", "/dev/null/x"},
                                                        {"serve", "--max-body", "-1"},
-                                                       {"serve", "--idle-timeout", "nan"}};
+                                                       {"serve", "--idle-timeout", "nan"},
+                                                       {"serve", "--bank-dir", ""},
+                                                       {"serve", "--bank-dir", "/dev/null/bank"},
+                                                       {"serve", "--model-id", ""},
+                                                       {"serve", "--host", ""},
+                                                       {"serve", "--allow-host", ""},
+                                                       {"serve", "--cors-origin", ""},
+                                                       {"serve", "--api-key-file", ""},
+                                                       {"serve", "--tls-cert", ""},
+                                                       {"serve", "--access-log", ""},
+                                                       {"serve", "--frspec", ""},
+                                                       {"serve", "--memory", "0"},
+                                                       {"serve", "--bank-memory", "0K"},
+                                                       {"serve", "--bank-disk", "0"},
+                                                       {"serve", "--max-body", "0"},
+                                                       {"serve", "--queue", "65537"},
+                                                       {"serve", "--prefill-chunk", "4097"}};
   for (const auto& arguments : cases) {
     SCOPED_TRACE(arguments[1] + " " + arguments[2]);
-    EXPECT_GT(run_lockstep(arguments).exit_code, 0);
+    const Outcome outcome = run_lockstep(arguments);
+    EXPECT_GT(outcome.exit_code, 0);
+    EXPECT_EQ(outcome.err.find("listening"), std::string::npos) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
   }
   EXPECT_EQ(run_lockstep({"serve", "-m", "/no/such/model", "--port", "0"}).exit_code, 1);
 }

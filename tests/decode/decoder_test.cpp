@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "model/fixture.hpp"
+#include "support/cases.hpp"
 #include "support/scratch.hpp"
 
 namespace lockstep::decode {
@@ -299,7 +300,7 @@ TEST_F(DecoderTest, StepsWithoutARequestAreErrors) {
 // E2: a request that continues the sequence gives the tokens and the state of a cold one.
 TEST_F(DecoderTest, ContinuedPromptsEqualColdOnes) {
   int continued = 0;
-  for (unsigned seed = 0; seed < 8; ++seed) {
+  for (unsigned seed = 0; seed < test::cases(8); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const auto decoder = cold(static_cast<std::int64_t>(random() % 30 + 1));
@@ -371,7 +372,7 @@ std::vector<TokenId> greedy_by_hand(const model::Model& model, const DecodeReque
 }
 
 TEST_F(DecoderTest, PenaltiesCountTheCompletionOnly) {
-  for (unsigned seed = 0; seed < 6; ++seed) {
+  for (unsigned seed = 0; seed < test::cases(6); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     DecodeRequest request = greedy_request(random_tokens(random, 30), 24);

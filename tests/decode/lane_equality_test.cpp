@@ -11,6 +11,9 @@
 #include "decode/lanes/ar_pipeline.hpp"
 #include "model/fixture.hpp"
 #include "statistics.hpp"
+#include "support/cases.hpp"
+#include "support/random_model.hpp"
+#include "support/runs.hpp"
 
 namespace lockstep::decode {
 namespace {
@@ -18,50 +21,28 @@ namespace {
 const std::string kData = LOCKSTEP_TEST_DATA;
 constexpr std::int64_t kVocabulary = 512;
 
-struct Outcome {
-  std::vector<TokenId> ids;
-  std::vector<double> probabilities;
-  Finish finish = Finish::None;
-  DecodeStats stats;
-  std::vector<std::byte> state;
-};
+using testing::decode;
+using testing::difference;
+using testing::Trace;
 
-Outcome decode(Decoder& decoder, Driver& driver, const DecodeRequest& request) {
-  Outcome outcome;
-  const TokenSink sink = [&](std::span<const Choice> tokens) -> Result<bool> {
-    for (const Choice& token : tokens) {
-      outcome.ids.push_back(token.id);
-      outcome.probabilities.push_back(token.probability);
-    }
-    return true;
-  };
-  const Status started = decoder.start(request, {});
-  EXPECT_TRUE(started) << (started ? "" : started.error().message);
-  const Status ran = driver.run(decoder, sink, [] {});
-  EXPECT_TRUE(ran) << (ran ? "" : ran.error().message);
-  outcome.finish = decoder.finish();
-  outcome.stats = decoder.stats();
-  outcome.state = decoder.sequence()->save(false);  // without the draft layer's part, which plain decoding leaves empty
-  return outcome;
-}
-
-DecodeRequest random_request(std::mt19937& random) {
+DecodeRequest random_request(std::mt19937& random, unsigned vocabulary = kVocabulary) {
   DecodeRequest request;
   const std::size_t length = random() % 3 == 0 ? random() % 3 + 1 : random() % 90 + 1;
-  const unsigned range = random() % 2 == 0 ? kVocabulary : 5;  // few tokens: repeated n-grams
+  const unsigned range = random() % 2 == 0 ? vocabulary : 5;  // few tokens: repeated n-grams
   for (std::size_t i = 0; i < length; ++i) request.prompt.push_back(static_cast<TokenId>(random() % range));
   request.sampler.temperature = std::array{0.0, 0.6, 1.0, 1.4}[random() % 4];
   request.sampler.top_k = std::array<std::int64_t, 3>{0, 2, 20}[random() % 3];
   request.sampler.top_p = random() % 2 == 0 ? 1.0 : 0.9;
   request.sampler.min_p = random() % 4 == 0 ? 0.05 : 0.0;
   request.sampler.presence_penalty = random() % 3 == 0 ? 0.8 : 0.0;
-  if (random() % 4 == 0) request.sampler.logit_bias[static_cast<TokenId>(random() % kVocabulary)] = 2.5;
+  if (random() % 4 == 0) request.sampler.logit_bias[static_cast<TokenId>(random() % vocabulary)] = 2.5;
   request.sampler.seed = random();
   request.sampler.draw_rule = random() % 2 == 0 ? DrawRule::Pcg64 : DrawRule::Race;
   request.max_tokens = static_cast<std::int64_t>(random() % 16 + 1);
-  request.vocab = kVocabulary;
+  request.vocab = vocabulary;
   if (random() % 3 == 0) {
-    for (TokenId id = static_cast<TokenId>(random() % 24); id < kVocabulary; id += 24) request.stop_ids.push_back(id);
+    for (TokenId id = static_cast<TokenId>(random() % 24); id < static_cast<TokenId>(vocabulary); id += 24)
+      request.stop_ids.push_back(id);
   }
   return request;
 }
@@ -84,7 +65,8 @@ struct Choices {
   }
 };
 
-Choices choose(const std::string& directory, unsigned bits, std::mt19937& random) {
+/// `bits` says which lanes are on; everything else is random. `streamed`: the n-gram table may lie in a file.
+Choices choose(artifact::Artifact artifact, unsigned bits, bool streamed, std::mt19937& random) {
   std::vector<std::string> off;
   Choices made;
   for (const LaneInfo& lane : known_lanes()) {
@@ -94,14 +76,14 @@ Choices choose(const std::string& directory, unsigned bits, std::mt19937& random
   made.lanes = Lanes::from_user(off).value();
   backend::CpuOptions cpu = model::one_thread();
   cpu.lanes = made.lanes.for_backend();
-  cpu.ngram.mode = random() % 2 == 0 ? backend::NgramMode::Streamed : backend::NgramMode::Resident;
+  if (streamed && random() % 2 == 0) cpu.ngram.mode = backend::NgramMode::Streamed;
   cpu.ngram.cache_bytes = random() % 2 == 0 ? 3000 : 1 << 20;
-  made.artifact = std::make_unique<artifact::Artifact>(artifact::Artifact::open(directory).value());
+  made.artifact = std::make_unique<artifact::Artifact>(std::move(artifact));
   model::ModelOptions options;
-  if (made.lanes.armed(LaneId::Frspec)) {
-    for (std::int32_t id = static_cast<std::int32_t>(random() % 3); id < kVocabulary; id += 3) {
+  if (made.lanes.armed(LaneId::Frspec) && made.artifact->view().draft) {
+    const auto vocabulary = static_cast<std::int32_t>(made.artifact->config().vocab_size);
+    for (auto id = static_cast<std::int32_t>(random() % 3); id < vocabulary; id += 3)
       options.draft_tokens.push_back(id);
-    }
   }
   made.model = model::Model::load(*made.artifact, backend::CpuBackend::create(cpu).value(), options).value();
   made.lanes.install(*made.model);
@@ -121,14 +103,63 @@ Choices choose(const std::string& directory, unsigned bits, std::mt19937& random
   return made;
 }
 
+/// How often each lane took effect. One that is not armed must not have.
+struct Engagement {
+  std::array<std::uint64_t, kLanes> times{};
+
+  void add(const Choices& choices, const Trace& trace) {
+    for (const LaneReport& report : lane_report(choices.lanes, *choices.model, trace.stats)) {
+      times[static_cast<std::size_t>(report.lane->id)] += report.run.engaged;
+      if (report.verdict.state == LaneVerdict::State::Armed) continue;
+      EXPECT_EQ(report.run.engaged, 0U) << report.lane->name << " ran although it is " << verdict_text(report.verdict);
+    }
+  }
+  void expect_all(std::uint64_t least) const {
+    for (const LaneInfo& lane : known_lanes()) EXPECT_GT(times[static_cast<std::size_t>(lane.id)], least) << lane.name;
+  }
+};
+
+/// Every pair of lanes in all four settings, the other lanes at random, on random geometries.
+TEST(LanePairs, OnRandomModelsEveryPairGivesThePlainAnswers) {
+  Engagement engagement;
+  unsigned requests = 0;
+  for (unsigned round = 0; round < test::cases(1); ++round) {
+    for (unsigned pair = 0; pair < kLanes * kLanes; ++pair) {
+      const unsigned first = pair / kLanes, second = pair % kLanes;
+      if (first >= second) continue;
+      for (unsigned setting = 0; setting < 4; ++setting) {
+        const unsigned seed = (round * kLanes * kLanes + pair) * 4 + setting;
+        std::mt19937 random(seed);
+        unsigned bits = static_cast<unsigned>(random()) & ~(1U << first) & ~(1U << second);
+        bits |= (setting & 1U) << first | (setting >> 1U) << second;
+        const test::RandomModelWishes wishes{.draft = true, .vocabulary = {}, .thin = random() % 2 == 0};
+        const Choices plain = choose(test::random_model(seed + 9000, wishes), 0, false, random);
+        const Choices lanes = choose(test::random_model(seed + 9000, wishes), bits, false, random);
+        SCOPED_TRACE("seed " + std::to_string(seed) + ": " + lanes.text());
+        for (int i = 0; i < 4; ++i, ++requests) {
+          const auto vocabulary = static_cast<unsigned>(plain.model->config().vocab_size);
+          const DecodeRequest request = random_request(random, vocabulary);
+          const Trace expected = decode(*plain.decoder, *plain.driver, request);
+          const Trace outcome = decode(*lanes.decoder, *lanes.driver, request);
+          ASSERT_EQ(difference(expected, outcome), "") << "request " << i;
+          engagement.add(plain, expected);
+          engagement.add(lanes, outcome);
+        }
+      }
+    }
+  }
+  EXPECT_GE(requests, 200U);
+  engagement.expect_all(30);
+}
+
 class LaneEquality : public ::testing::TestWithParam<const char*> {
  protected:
   [[nodiscard]] static std::string directory() { return kData + "/" + GetParam(); }
 };
 
 TEST_P(LaneEquality, RandomPairsOfChoicesGiveTheSameAnswers) {
-  std::array<std::uint64_t, kLanes> engaged{};
-  for (unsigned seed = 0; seed < 40; ++seed) {
+  Engagement engagement;
+  for (unsigned seed = 0; seed < test::cases(40); ++seed) {
     std::mt19937 random(seed);
     // Every lane comes alone and every lane comes with all others; the rest is random.
     const unsigned all = (1U << kLanes) - 1;
@@ -136,31 +167,67 @@ TEST_P(LaneEquality, RandomPairsOfChoicesGiveTheSameAnswers) {
                                ? 1U << seed
                                : (seed < 2 * kLanes ? all & ~(1U << (seed - kLanes)) : static_cast<unsigned>(random()));
     const unsigned second = seed % 4 == 0 ? 0 : static_cast<unsigned>(random());
-    Choices a = choose(directory(), first, random);
-    Choices b = choose(directory(), second, random);
+    Choices a = choose(artifact::Artifact::open(directory()).value(), first, true, random);
+    Choices b = choose(artifact::Artifact::open(directory()).value(), second, true, random);
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + a.text() + "against " + b.text());
     for (int i = 0; i < 5; ++i) {
       const DecodeRequest request = random_request(random);
-      const Outcome of_a = decode(*a.decoder, *a.driver, request);
-      const Outcome of_b = decode(*b.decoder, *b.driver, request);
-      ASSERT_EQ(of_a.ids, of_b.ids) << "request " << i;
-      ASSERT_EQ(of_a.probabilities, of_b.probabilities) << "request " << i;
-      ASSERT_EQ(of_a.finish, of_b.finish) << "request " << i;
-      ASSERT_EQ(of_a.state, of_b.state) << "request " << i;
-      for (const Choices* choices : {&a, &b}) {
-        const Outcome& outcome = choices == &a ? of_a : of_b;
-        for (const LaneReport& report : lane_report(choices->lanes, *choices->model, outcome.stats)) {
-          const auto id = static_cast<std::size_t>(report.lane->id);
-          engaged[id] += report.run.engaged;
-          if (report.verdict.state != LaneVerdict::State::Armed) {
-            EXPECT_EQ(report.run.engaged, 0U)
-                << report.lane->name << " ran although it is " << verdict_text(report.verdict);
-          }
-        }
-      }
+      const Trace of_a = decode(*a.decoder, *a.driver, request);
+      const Trace of_b = decode(*b.decoder, *b.driver, request);
+      ASSERT_EQ(difference(of_a, of_b), "") << "request " << i;
+      engagement.add(a, of_a);
+      engagement.add(b, of_b);
     }
   }
-  for (const LaneInfo& lane : known_lanes()) EXPECT_GT(engaged[static_cast<std::size_t>(lane.id)], 30U) << lane.name;
+  engagement.expect_all(30);
+}
+
+TEST(ArPipeline, LikelyTokensAreTheBestByLogit) {
+  for (unsigned seed = 0; seed < test::cases(100); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    DecodeRequest request;
+    std::vector<float> logits(random() % 40 + 1);
+    for (float& logit : logits) logit = static_cast<float>(random() % 60) - 30.0F;
+    request.vocab = static_cast<std::int64_t>(logits.size() - random() % std::min<std::size_t>(logits.size(), 3));
+    request.sampler.temperature = random() % 2 == 0 ? 0.0 : 0.8;
+    std::vector<TokenId> expected(static_cast<std::size_t>(request.vocab)), likely{1, 2, 3};
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<TokenId>(i);
+    std::stable_sort(expected.begin(), expected.end(), [&](TokenId a, TokenId b) {
+      return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
+    });
+    expected.resize(std::min(expected.size(), request.sampler.greedy() ? std::size_t{1} : kLikelyTokens));
+    likely_tokens(logits, request, likely);
+    ASSERT_EQ(likely, expected);
+  }
+}
+
+TEST_P(LaneEquality, TheNextStepIsPreparedWhileATokenIsDrawn) {
+  backend::CpuOptions options = model::one_thread();
+  options.ngram.mode = backend::NgramMode::Streamed;
+  const model::Loaded loaded = model::load(directory(), backend::StateType::BF16, options);
+  const auto decoder = make_plain_decoder(*loaded.model).value();
+  const auto driver = make_pipelined_driver().value();
+  DecodeRequest request;
+  request.prompt = {9, 4, 77};
+  request.max_tokens = 140;  // over two borders of pages
+  request.vocab = kVocabulary;
+  request.sampler.temperature = 0;
+  const Trace plain = decode(*decoder, request);
+  EXPECT_EQ(plain.stats.prepared_steps, 0);
+  request.prompt.push_back(5);
+  const Trace greedy = decode(*decoder, *driver, request);
+  // The first token is drawn from the prompt's logits, without a step to prepare beside; the last one has no step.
+  EXPECT_EQ(greedy.stats.steps_ahead, 139);
+  EXPECT_EQ(greedy.stats.prepared_steps, 138);
+  EXPECT_EQ(greedy.stats.foreseen_tokens, 138);  // nothing but the best logit can be drawn
+  request.sampler.temperature = 0.8;
+  request.prompt.push_back(6);
+  const Trace sampled = decode(*decoder, *driver, request);
+  EXPECT_EQ(sampled.stats.prepared_steps, 138);
+  EXPECT_LE(sampled.stats.foreseen_tokens, 138);
+  const auto other = make_plain_decoder(*loaded.model).value();
+  EXPECT_EQ(difference(decode(*other, request), sampled), "");
 }
 
 TEST_P(LaneEquality, RejectionModeStaysExactWithAShortHead) {
@@ -212,7 +279,7 @@ TEST_P(LaneEquality, RejectionModeStaysExactWithAShortHead) {
   std::int64_t accepted = 0;
   for (std::uint64_t seed = 0; seed < 3000; ++seed) {
     request.sampler.seed = seed;
-    const Outcome outcome = decode(*decoder, *driver, request);
+    const Trace outcome = decode(*decoder, *driver, request);
     ASSERT_EQ(outcome.ids.size(), 2U);
     ++seen[{outcome.ids[0], outcome.ids[1]}];
     accepted += outcome.stats.accepted[0];
@@ -228,7 +295,7 @@ TEST_P(LaneEquality, TheSinkEndsAnAnswerAsInThePlainLoop) {
   const model::Loaded loaded = model::load(directory(), backend::StateType::BF16);
   const auto plain = make_plain_driver();
   const auto pipelined = make_pipelined_driver().value();
-  for (unsigned seed = 0; seed < 30; ++seed) {
+  for (unsigned seed = 0; seed < test::cases(30); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     DecodeRequest request = random_request(random);

@@ -7,10 +7,10 @@
 #include <map>
 
 #include "decode/acceptance.hpp"
-#include "decode/runs.hpp"
 #include "decode/statistics.hpp"
 #include "model/fixture.hpp"
 #include "support/random_model.hpp"
+#include "support/runs.hpp"
 
 namespace lockstep::decode {
 namespace {

@@ -4,8 +4,9 @@
 #include <random>
 
 #include "artifact/toy_model.hpp"
-#include "decode/decoder.hpp"
 #include "model/fixture.hpp"
+#include "support/cases.hpp"
+#include "support/runs.hpp"
 
 namespace lockstep::decode {
 namespace {
@@ -13,30 +14,9 @@ namespace {
 const std::string kData = LOCKSTEP_TEST_DATA;
 constexpr std::int64_t kVocabulary = 512;
 
-struct Outcome {
-  std::vector<TokenId> ids;
-  std::vector<double> probabilities;
-  Finish finish = Finish::None;
-  DecodeStats stats;
-};
-
-Outcome decode(Decoder& decoder, const DecodeRequest& request) {
-  Outcome outcome;
-  const Status started = decoder.start(request, {});
-  EXPECT_TRUE(started) << (started ? "" : started.error().message);
-  while (decoder.finish() == Finish::None) {
-    const auto tokens = decoder.step();
-    EXPECT_TRUE(tokens) << (tokens ? "" : tokens.error().message);
-    if (!tokens) break;
-    for (const Choice& token : *tokens) {
-      outcome.ids.push_back(token.id);
-      outcome.probabilities.push_back(token.probability);
-    }
-  }
-  outcome.finish = decoder.finish();
-  outcome.stats = decoder.stats();
-  return outcome;
-}
+using testing::decode;
+using testing::difference;
+using testing::Trace;
 
 DecodeRequest random_request(std::mt19937& random) {
   DecodeRequest request;
@@ -62,12 +42,7 @@ DecodeRequest random_request(std::mt19937& random) {
   return request;
 }
 
-/// Target state without the draft layer's, which a plain decoder does not fill.
-std::vector<std::byte> target_state(const Decoder& decoder) {
-  return decoder.sequence()->save(false);
-}
-
-class Speculative : public testing::TestWithParam<const char*> {
+class Speculative : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     loaded_ = std::make_unique<model::Loaded>(model::load(kData + "/" + GetParam(), backend::StateType::BF16));
@@ -85,11 +60,11 @@ class Speculative : public testing::TestWithParam<const char*> {
 TEST_P(Speculative, StreamModeEqualsPlainUnderEveryAcceptancePattern) {
   std::array<std::int64_t, kMaxDepth> accepted{};
   std::int64_t rejected = 0;
-  for (unsigned seed = 0; seed < 200; ++seed) {
+  for (unsigned seed = 0; seed < test::cases(200); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const DecodeRequest request = random_request(random);
-    const Outcome expected = decode(*plain_, request);
+    const Trace expected = decode(*plain_, request);
     SpeculativeOptions options;
     options.depth = static_cast<std::int64_t>(random() % 4 + 1);
     options.capture = random() % 4 != 0;
@@ -105,12 +80,8 @@ TEST_P(Speculative, StreamModeEqualsPlainUnderEveryAcceptancePattern) {
       return right ? target : static_cast<TokenId>((target + 1 + static_cast<TokenId>(random() % 100)) % kVocabulary);
     };
     const auto decoder = speculative(options);
-    const Outcome outcome = decode(*decoder, request);
-    ASSERT_EQ(outcome.ids, expected.ids);
-    ASSERT_EQ(outcome.probabilities, expected.probabilities);
-    ASSERT_EQ(outcome.finish, expected.finish);
-    ASSERT_EQ(decoder->sequence()->tokens(), plain_->sequence()->tokens());
-    ASSERT_EQ(target_state(*decoder), target_state(*plain_));
+    const Trace outcome = decode(*decoder, request);
+    ASSERT_EQ(difference(expected, outcome), "");
     if (options.capture) {
       ASSERT_EQ(outcome.stats.recomputed_tokens, 0);
     }
@@ -124,7 +95,7 @@ TEST_P(Speculative, StreamModeEqualsPlainUnderEveryAcceptancePattern) {
 }
 
 TEST_P(Speculative, ContinuedPromptsEqualColdOnesIncludingTheDraftCache) {
-  for (unsigned seed = 0; seed < 40; ++seed) {
+  for (unsigned seed = 0; seed < test::cases(40); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     DecodeRequest first = random_request(random);
@@ -138,17 +109,17 @@ TEST_P(Speculative, ContinuedPromptsEqualColdOnesIncludingTheDraftCache) {
     second.prompt = warm->sequence()->tokens();
     const auto more = random_request(random).prompt;
     second.prompt.insert(second.prompt.end(), more.begin(), more.end());
-    const Outcome continued = decode(*warm, second);
-    const Outcome fresh = decode(*cold, second);
+    const Trace continued = decode(*warm, second);
+    const Trace fresh = decode(*cold, second);
     ASSERT_EQ(continued.stats.reused_tokens, static_cast<std::int64_t>(second.prompt.size() - more.size()));
     ASSERT_EQ(continued.ids, fresh.ids);
     ASSERT_EQ(continued.stats.accepted, fresh.stats.accepted);
-    ASSERT_EQ(warm->sequence()->save(), cold->sequence()->save());
+    ASSERT_EQ(test::part_difference(warm->sequence()->save_parts(), cold->sequence()->save_parts()), "");
   }
 }
 
 TEST_P(Speculative, RejectionModeIsReproducibleAndGreedyEqualsPlain) {
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  for (unsigned seed = 0; seed < test::cases(60); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     DecodeRequest request = random_request(random);
@@ -156,10 +127,10 @@ TEST_P(Speculative, RejectionModeIsReproducibleAndGreedyEqualsPlain) {
     request.sampler.draw_rule = DrawRule::Pcg64;
     SpeculativeOptions options;
     options.depth = static_cast<std::int64_t>(random() % 4 + 1);
-    const Outcome once = decode(*speculative(options), request);
+    const Trace once = decode(*speculative(options), request);
     options.capture = false;
     options.prefill_chunk = 3;
-    const Outcome again = decode(*speculative(options), request);
+    const Trace again = decode(*speculative(options), request);
     ASSERT_EQ(once.ids, again.ids);
     if (request.sampler.greedy()) {
       ASSERT_EQ(once.ids, decode(*plain_, request).ids);
@@ -176,7 +147,7 @@ TEST_P(Speculative, NonFiniteDraftLogitsEndDraftsAndNotTheRequest) {
   toy.write(scratch.path());
   const model::Loaded damaged = model::load(scratch.path().string(), backend::StateType::BF16);
   const auto plain = make_plain_decoder(*damaged.model).value();
-  for (unsigned seed = 0; seed < 30; ++seed) {
+  for (unsigned seed = 0; seed < test::cases(30); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     DecodeRequest request = random_request(random);
@@ -184,18 +155,16 @@ TEST_P(Speculative, NonFiniteDraftLogitsEndDraftsAndNotTheRequest) {
     options.depth = static_cast<std::int64_t>(random() % 4 + 1);
     options.capture = random() % 2 == 0;
     const auto decoder = make_speculative_decoder(*damaged.model, options).value();
-    const Outcome expected = decode(*plain, request);
-    const Outcome outcome = decode(*decoder, request);
-    ASSERT_EQ(outcome.ids, expected.ids);
-    ASSERT_EQ(outcome.finish, expected.finish);
-    ASSERT_EQ(target_state(*decoder), target_state(*plain));
+    const Trace expected = decode(*plain, request);
+    const Trace outcome = decode(*decoder, request);
+    ASSERT_EQ(difference(expected, outcome), "");
     EXPECT_EQ(outcome.stats.drafted[0], 0);
     EXPECT_EQ(outcome.stats.steps, expected.stats.steps);
     EXPECT_LE(outcome.stats.draft_failures, outcome.stats.steps);
     EXPECT_GE(outcome.stats.draft_failures, outcome.stats.steps - 1);  // no drafts for the last token of a budget
     request.sampler.acceptance = AcceptanceRule::Rejection;
     request.sampler.draw_rule = DrawRule::Pcg64;
-    const Outcome tested = decode(*decoder, request);
+    const Trace tested = decode(*decoder, request);
     ASSERT_NE(tested.finish, Finish::None);
     ASSERT_EQ(decode(*decoder, request).ids, tested.ids);
     ASSERT_TRUE(!request.sampler.greedy() || tested.ids == expected.ids);
@@ -210,7 +179,7 @@ TEST_P(Speculative, BadOptionsAreErrors) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Toys, Speculative, testing::Values("toy-hf", "toy-pack"), [](const auto& test) {
+INSTANTIATE_TEST_SUITE_P(Toys, Speculative, ::testing::Values("toy-hf", "toy-pack"), [](const auto& test) {
   std::string name = test.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;

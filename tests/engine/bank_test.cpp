@@ -345,6 +345,41 @@ TEST_F(DiskTier, IsForOneProcess) {
   EXPECT_NE(refused.error().message.find("another process"), std::string::npos);
 }
 
+TEST_F(DiskTier, IsForItsOwnerAlone) {
+  for (const fs::path& path : states_in(directory_.path())) {
+    EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write) << path;
+  }
+  const fs::path made = directory_ / "a" / "b";
+  ASSERT_TRUE(BankLock::take(made));
+  EXPECT_EQ(fs::status(made).permissions(), fs::perms::owner_all);
+  EXPECT_EQ(fs::status(made / "lock").permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_FALSE(BankLock::take("/dev/null/bank"));
+}
+
+TEST_F(DiskTier, TakesALockThatTheCallerHolds) {
+  options_.bank.lock = *BankLock::take(directory_.path());
+  EXPECT_EQ(again().cached_tokens, 90);
+}
+
+TEST_F(DiskTier, FailedWritesAreCounted) {
+  std::mt19937 random(9);
+  {
+    const auto engine = engine_for(toy(), options_);
+    // Where the new state would be, there is a directory: nobody may replace it, not even the superuser.
+    for (const fs::path& path : states_in(directory_.path())) {
+      fs::remove(path);
+      fs::create_directory(path);
+      std::ofstream(path / "mine") << "kept";
+    }
+    ask(*engine, chat(prompt_, {}, 4));  // reads: the files are damaged and leave the index
+    ask(*engine, chat(prompt_, {}, 4));  // writes them anew
+    engine->stop();
+    stats_ = engine->stats();
+  }
+  EXPECT_GT(stats_.bank.files_failed, 0U);
+  EXPECT_NE(stats_.bank.last_disk_error.find("not a regular file"), std::string::npos) << stats_.bank.last_disk_error;
+}
+
 TEST_F(DiskTier, KeepsToItsSizeAndWriteBudget) {
   std::mt19937 random(8);
   const std::uint64_t one = fs::file_size(states_in(directory_.path())[0]);

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <memory>
 
-#include "backend/backend.hpp"
+#include "support/forwarding_backend.hpp"
 
 namespace lockstep::engine {
 
@@ -14,10 +14,10 @@ struct Meter {
   std::atomic<std::uint64_t> limit{UINT64_MAX};
 };
 
-class MeteredBackend final : public backend::Backend {
+class MeteredBackend final : public test::ForwardingBackend {
  public:
   MeteredBackend(std::unique_ptr<backend::Backend> inner, std::shared_ptr<Meter> meter)
-      : inner_(std::move(inner)), meter_(std::move(meter)) {}
+      : ForwardingBackend(std::move(inner)), meter_(std::move(meter)) {}
 
   Result<backend::BufferPtr> allocate(std::size_t bytes) override {
     if (meter_->used + bytes > meter_->limit) return fail(ErrorKind::Limit, "the device has no {} bytes left", bytes);
@@ -25,69 +25,6 @@ class MeteredBackend final : public backend::Backend {
     meter_->used += bytes;
     meter_->peak = std::max(meter_->peak.load(), meter_->used.load());
     return std::make_unique<Metered>(std::move(buffer), meter_);
-  }
-
-  [[nodiscard]] std::string describe() const override { return inner_->describe(); }
-  Status status() override { return inner_->status(); }
-  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { inner_->copy(to, from, bytes); }
-  void read(void* host, const std::byte* from, std::size_t bytes) override { inner_->read(host, from, bytes); }
-  void write(std::byte* to, const void* host, std::size_t bytes) override { inner_->write(to, host, bytes); }
-  Result<backend::MatrixPtr> upload(const artifact::MatrixView& view) override { return inner_->upload(view); }
-  Result<backend::MatrixPtr> upload_rows(const artifact::MatrixView& view) override {
-    return inner_->upload_rows(view);
-  }
-  Result<backend::BufferPtr> upload(std::span<const float> vector) override { return inner_->upload(vector); }
-  Status set_ngram_table(const artifact::NgramTableView& table) override { return inner_->set_ngram_table(table); }
-  [[nodiscard]] const backend::NgramStore* ngram_store() const override { return inner_->ngram_store(); }
-  Status configure(const artifact::ModelConfig& config, backend::StateType state) override {
-    return inner_->configure(config, state);
-  }
-  Status prepare_positions(std::int64_t positions) override { return inner_->prepare_positions(positions); }
-  Status reserve_rows(std::int64_t rows) override { return inner_->reserve_rows(rows); }
-  void embed(const backend::Matrix& embedding, std::span<const std::int32_t> tokens, float* x) override {
-    inner_->embed(embedding, tokens, x);
-  }
-  Status ngram_request(std::span<const std::int64_t> row_ids) override { return inner_->ngram_request(row_ids); }
-  Status ngram_lookup(std::span<const std::int64_t> row_ids, float* e) override {
-    return inner_->ngram_lookup(row_ids, e);
-  }
-  void ple_inject(const backend::PleWeights& weights, const float* e, std::span<const backend::PleSlot> slots,
-                  std::int64_t rows, float* x) override {
-    inner_->ple_inject(weights, e, slots, rows, x);
-  }
-  void hyper_read(const backend::HyperWeights& weights, const float* x, std::int64_t rows, float* u,
-                  float* inject) override {
-    inner_->hyper_read(weights, x, rows, u, inject);
-  }
-  void hyper_write(const float* inject, const float* y, std::int64_t rows, float* x) override {
-    inner_->hyper_write(inject, y, rows, x);
-  }
-  void delta_net(const backend::DeltaWeights& weights, const float* u, std::span<const backend::DeltaSlot> slots,
-                 std::int64_t rows, float* y) override {
-    inner_->delta_net(weights, u, slots, rows, y);
-  }
-  void attention(const backend::AttentionWeights& weights, const float* u,
-                 std::span<const backend::AttentionSlot> slots, std::int64_t rows, float* y) override {
-    inner_->attention(weights, u, slots, rows, y);
-  }
-  void attention_keys(const backend::AttentionWeights& weights, const float* u,
-                      std::span<const backend::AttentionSlot> slots, std::int64_t rows) override {
-    inner_->attention_keys(weights, u, slots, rows);
-  }
-  void experts(const backend::MoeWeights& weights, const float* u, std::int64_t rows, float* y) override {
-    inner_->experts(weights, u, rows, y);
-  }
-  void project(const backend::Matrix& matrix, const float* u, std::int64_t rows, float* out) override {
-    inner_->project(matrix, u, rows, out);
-  }
-  void draft_input(const backend::DraftWeights& weights, const backend::Matrix& embedding,
-                   std::span<const std::int32_t> tokens, const float* h, float* x) override {
-    inner_->draft_input(weights, embedding, tokens, h, x);
-  }
-  void commit_delta(const backend::DeltaSlot& slot, std::int64_t keep) override { inner_->commit_delta(slot, keep); }
-  void commit_conv(const backend::ConvSlot& slot, std::int64_t history, std::int64_t channels,
-                   std::int64_t keep) override {
-    inner_->commit_conv(slot, history, channels, keep);
   }
 
  private:
@@ -106,7 +43,6 @@ class MeteredBackend final : public backend::Backend {
     std::shared_ptr<Meter> meter_;
   };
 
-  std::unique_ptr<backend::Backend> inner_;
   std::shared_ptr<Meter> meter_;
 };
 

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "model/fixture.hpp"
+#include "support/cases.hpp"
 
 namespace lockstep::model {
 namespace {
@@ -82,7 +83,7 @@ TEST_P(Equality, AnyThreadCountAndInstructionSet) {
 TEST_P(Equality, CapturedRowsAreTakenBackWithoutATrace) {
   const Loaded model = loaded(StateType::BF16);
   auto runner = Runner::create(*model.model, 16).value();
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  for (unsigned seed = 0; seed < test::cases(60); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     auto tested = Sequence::create(*model.model).value();
@@ -110,7 +111,7 @@ TEST_P(Equality, CapturedRowsAreTakenBackWithoutATrace) {
 TEST_P(Equality, SavedAndForkedSequencesContinueAlike) {
   const Loaded model = loaded(StateType::BF16);
   auto runner = Runner::create(*model.model, 200).value();
-  for (unsigned seed = 0; seed < 20; ++seed) {
+  for (unsigned seed = 0; seed < test::cases(20); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const auto prompt = random_tokens(random, random() % 150 + 1, 512);
@@ -134,7 +135,7 @@ TEST_P(Equality, SavedAndForkedSequencesContinueAlike) {
 TEST_P(Equality, BatchedWithAnyNeighboursEqualsAlone) {
   const Loaded model = loaded(StateType::BF16);
   auto runner = Runner::create(*model.model, 64).value();
-  for (unsigned seed = 0; seed < 20; ++seed) {
+  for (unsigned seed = 0; seed < test::cases(20); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const std::size_t count = random() % 4 + 2;

@@ -6,6 +6,7 @@
 
 #include "backend/ngram/ngram_store.hpp"
 #include "model/fixture.hpp"
+#include "support/cases.hpp"
 
 namespace lockstep::model {
 namespace {
@@ -140,7 +141,7 @@ TEST_P(BackendLanes, KeptProductsServeRowsFromABrokenDiskOnlyWithTheFirstError) 
 
 TEST_P(BackendLanes, TheShortHeadGivesTheWholeHeadsLogits) {
   auto artifact = artifact::Artifact::open(kData + "/" + GetParam()).value();
-  for (unsigned seed = 0; seed < 8; ++seed) {
+  for (unsigned seed = 0; seed < test::cases(8); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     ModelOptions options;

@@ -7,6 +7,7 @@
 
 #include "backend/fixture.hpp"
 #include "kernels/cpu/kernels.hpp"
+#include "support/cases.hpp"
 
 namespace lockstep::model {
 namespace {
@@ -213,7 +214,7 @@ using Parts = testing::Types<KvPart, DeltaPart, PlePart, HistoryPart>;
 TYPED_TEST_SUITE(State, Parts);
 
 TYPED_TEST(State, AnyHistoryOfOperationsLeavesTheTokensThatCount) {
-  for (unsigned seed = 0; seed < 20; ++seed) {
+  for (unsigned seed = 0; seed < test::cases(20); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     World world(seed);

@@ -71,6 +71,8 @@ engine::Statistics FakeEngine::stats() const {
   out.draining = draining_;
   out.poisoned = poisoned_;
   out.device = "fake";
+  out.bank.last_disk_error = disk_error_;
+  out.bank.files_failed = disk_error_.empty() ? 0 : 1;
   return out;
 }
 
@@ -93,6 +95,16 @@ void FakeEngine::fail_after(std::int64_t tokens) {
 void FakeEngine::poison(std::string error) {
   const std::lock_guard lock(mutex_);
   poisoned_ = std::move(error);
+}
+
+void FakeEngine::fail_disk(std::string error) {
+  const std::lock_guard lock(mutex_);
+  disk_error_ = std::move(error);
+}
+
+void FakeEngine::set_queue(std::int64_t queue, std::int64_t parallel) {
+  limits_.queue = queue;
+  limits_.parallel = parallel;
 }
 
 engine::Request FakeEngine::last_request() const {

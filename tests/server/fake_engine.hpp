@@ -37,6 +37,8 @@ class FakeEngine final : public engine::Engine {
   void refuse_with(engine::Refusal refusal);  ///< from now on
   void fail_after(std::int64_t tokens);       ///< choices end with an error of kind Limit
   void poison(std::string error);
+  void fail_disk(std::string error);                          ///< one write of the bank has failed
+  void set_queue(std::int64_t queue, std::int64_t parallel);  ///< before any request
   [[nodiscard]] engine::Request last_request() const;
   [[nodiscard]] std::int64_t tokens_sent() const { return tokens_.load(); }
   [[nodiscard]] std::uint64_t cancelled() const { return cancelled_.load(); }
@@ -66,7 +68,7 @@ class FakeEngine final : public engine::Engine {
   bool busy_ = false, held_ = false, draining_ = false, stopping_ = false, paused_ = false;
   std::optional<engine::Refusal> refusal_;
   std::int64_t fail_after_ = -1;
-  std::string poisoned_;
+  std::string poisoned_, disk_error_;
   engine::Request last_;
   std::atomic<std::int64_t> tokens_{0};
   std::atomic<std::uint64_t> cancelled_{0};

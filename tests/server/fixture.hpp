@@ -30,7 +30,9 @@ inline server::ServerOptions quick_options() {
 
 class TestServer {
  public:
-  explicit TestServer(std::string answer, server::ServerOptions options = quick_options(), bool endless = false) {
+  explicit TestServer(
+      std::string answer, server::ServerOptions options = quick_options(), bool endless = false,
+      const server::Announce& announce = [](const std::string&) {}) {
     const auto loader = [=, this](server::LoadProgress&) -> Result<std::shared_ptr<const server::ModelContext>> {
       auto engine = std::make_unique<FakeEngine>(demo_tokenizer(), answer, endless);
       engine_ = engine.get();
@@ -46,7 +48,7 @@ class TestServer {
                                .lanes = {{"mtp", "armed"}},
                                .engine = std::move(engine)});
     };
-    auto started = server::Server::start(std::move(options), loader, [](const std::string&) {});
+    auto started = server::Server::start(std::move(options), loader, announce);
     if (!started) throw std::runtime_error(started.error().message);
     server_ = *std::move(started);
     if (const Status loaded = server_->wait_loaded(); !loaded) throw std::runtime_error(loaded.error().message);

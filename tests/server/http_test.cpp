@@ -1,7 +1,9 @@
 // The server over real sockets, with an engine that is made up.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include "server/fixture.hpp"
@@ -208,7 +210,8 @@ TEST(Http, BodiesInChunksAndAfterContinue) {
   TestServer server(kAnswer);
   const std::string body = chat_body().dump();
   std::string chunked =
-      "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n";
+      "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ntransfer-encoding: "
+      "chunked\r\n\r\n";
   for (const char c : body) chunked += fmt::format("1\r\n{}\r\n", c);
   Connection connection(server.port());
   connection.send(chunked + "0\r\n\r\n");
@@ -223,7 +226,7 @@ TEST(Http, LimitsOfHttp) {
   TestServer server(kAnswer, options);
   EXPECT_EQ(ask(server.port(), "GET", "/health", "", {{"x", std::string(4096, 'x')}}).status, 431);
   EXPECT_EQ(server.post("/v1/chat/completions", chat_body({{"user", std::string(5000, 'x')}})).status, 413);
-  std::string chunked = "POST /tokenize HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2000\r\n";
+  std::string chunked = "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2000\r\n";
   Connection big(server.port());
   big.send(chunked + std::string(8192, ' ') + "\r\n0\r\n\r\n");
   EXPECT_EQ(big.receive().status, 413);
@@ -233,14 +236,20 @@ TEST(Http, LimitsOfHttp) {
   } cases[] = {
       {"NONSENSE\r\n\r\n", 400},
       {"GET /health HTTP/9.9\r\n\r\n", 400},
-      {"POST /tokenize HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400},
-      {"POST /tokenize HTTP/1.1\r\ncontent-length: -1\r\n\r\n", 400},
-      {"POST /tokenize HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400},
-      {"POST /tokenize HTTP/1.1\r\ntransfer-encoding: gzip\r\n\r\nGET /v1/models HTTP/1.1\r\n\r\n", 501},
-      {"POST /tokenize HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2;" + std::string(400'000, 'x'), 431},
-      {"POST /tokenize HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\na: " + std::string(400'000, 'x'),
+      {"GET /health HTTP/1.1\r\n\r\n", 400},
+      {"GET /health HTTP/1.1\r\nhost: localhost\r\nHost: localhost\r\n\r\n", 400},
+      {"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+       400},
+      {"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n", 400},
+      {"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400},
+      {"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: gzip\r\n\r\nGET /v1/models HTTP/1.1\r\n\r\n",
+       501},
+      {"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2;" + std::string(400'000, 'x'),
        431},
-      {"POST /tokenize HTTP/1.1\r\ncontent-length: 2\r\n\r\n[]", 400},
+      {"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\na: " +
+           std::string(400'000, 'x'),
+       431},
+      {"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n[]", 400},
   };
   for (const auto& wrong : cases) {
     SCOPED_TRACE(wrong.text.substr(0, 100));
@@ -264,7 +273,7 @@ TEST(Http, SlowClientsAreCutOff) {
   header.send("GET /health HTTP/1.1\r\nx: ");
   EXPECT_EQ(header.receive().status, 408);
   Connection body(server.port());
-  body.send("POST /tokenize HTTP/1.1\r\ncontent-length: 100\r\n\r\n{");
+  body.send("POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{");
   EXPECT_EQ(body.receive().status, 408);
   Connection idle(server.port());
   idle.send(request_text("GET", "/health"));
@@ -421,6 +430,8 @@ TEST(Http, HealthWhileLoadingAndAfterPoisoning) {
   auto started = server::Server::start(
       quick_options(),
       [&](server::LoadProgress& progress) -> Result<std::shared_ptr<const server::ModelContext>> {
+        progress.total_bytes.store(2000);
+        progress.bytes.store(500);
         progress.phase.store("weights");
         const std::lock_guard wait(mutex);
         return fail(ErrorKind::NotFound, "no such model");
@@ -433,6 +444,8 @@ TEST(Http, HealthWhileLoadingAndAfterPoisoning) {
   while (health.json()["loading"]["phase"] != "weights");
   EXPECT_EQ(health.status, 503);
   EXPECT_EQ(health.json()["status"], "loading");
+  EXPECT_EQ(health.json()["loading"]["bytes"], 500);
+  EXPECT_EQ(health.json()["loading"]["total_bytes"], 2000);
   const Reply early = ask(port, "POST", "/v1/chat/completions", chat_body().dump());
   EXPECT_EQ(early.status, 503);
   EXPECT_EQ(early.headers.at("retry-after"), "1");
@@ -442,6 +455,172 @@ TEST(Http, HealthWhileLoadingAndAfterPoisoning) {
   TestServer server(kAnswer);
   server.engine().poison("a read failed");
   EXPECT_EQ(ask(server.port(), "GET", "/health").json()["status"], "poisoned");
+}
+
+TEST(Http, WithoutKeysOnlyNamesOfThisMachineAreTakenOnLoopback) {
+  const auto status = [](const TestServer& server, const std::string& host, const Pairs& more = {}) {
+    Pairs headers = more;
+    std::string text = "GET /v1/models HTTP/1.1\r\nhost: " + host + "\r\n";
+    for (const auto& [name, value] : headers) text += name + ": " + value + "\r\n";
+    Connection connection(server.port());
+    connection.send(text + "\r\n");
+    return connection.receive().status;
+  };
+  server::ServerOptions options = quick_options();
+  options.hosts = {"box.lan"};
+  TestServer server(kAnswer, options);
+  for (const char* mine : {"localhost", "LOCALHOST:8080", "127.0.0.1:1", "127.1.2.3", "[::1]:80", "app.localhost",
+                           "box.lan", "Box.Lan:99", "localhost."}) {
+    EXPECT_EQ(status(server, mine), 200) << mine;
+  }
+  for (const char* other : {"evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example",
+                            "10.0.0.1", "[::2]", "box.lan.evil", "[::1", ":80", "notlocalhost"}) {
+    EXPECT_EQ(status(server, other), 403) << other;
+  }
+  options.hosts.clear();
+  ASSERT_TRUE(options.keys.add("k"));
+  TestServer keyed(kAnswer, options);
+  EXPECT_EQ(status(keyed, "evil.example", {{"x-api-key", "k"}}), 200);
+  options = quick_options();
+  options.http.host = "0.0.0.0";
+  TestServer wide(kAnswer, options);
+  EXPECT_EQ(status(wide, "any.example"), 200);
+}
+
+TEST(Http, LongTextsAreRefusedWithNumbersAndHoldUpNobody) {
+  TestServer server(kAnswer);
+  // Far more than the context can hold, so no work is done on it.
+  const std::string text(4'000'000, 'a');
+  OrderedJson chat = chat_body();
+  chat["messages"][0]["content"] = text;
+  const std::pair<const char*, OrderedJson> requests[] = {{"/tokenize", {{"content", std::string(20'000'000, 'a')}}},
+                                                          {"/apply-template", chat},
+                                                          {"/v1/chat/completions", chat},
+                                                          {"/v1/messages/count_tokens", chat},
+                                                          {"/v1/completions", {{"model", "demo"}, {"prompt", text}}},
+                                                          {"/v1/responses", {{"model", "demo"}, {"input", text}}}};
+  for (const auto& [path, body] : requests) {
+    const Reply reply = server.post(path, body);
+    EXPECT_EQ(reply.status, 413) << path;
+    EXPECT_NE(reply.body.find("more than 32768 tokens; the context holds 32768"), std::string::npos) << reply.body;
+  }
+  const OrderedJson ids = std::vector<int>(40'000, 7);
+  EXPECT_EQ(server.post("/v1/completions", {{"model", "demo"}, {"prompt", ids}}).status, 413);
+  EXPECT_EQ(server.post("/detokenize", {{"tokens", ids}}).status, 400);
+}
+
+TEST(Http, ALeavingClientEndsItsTokenising) {
+  server::ServerOptions options = quick_options();
+  options.http.threads = 1;
+  TestServer server(kAnswer, options);
+  // Within the bounds, and long enough for the lane of long work: one piece of one letter.
+  const std::string body = OrderedJson({{"content", std::string(400'000, 'a')}}).dump();
+  {
+    std::vector<std::unique_ptr<Connection>> leaving;
+    for (int i = 0; i < 6; ++i) {
+      leaving.push_back(std::make_unique<Connection>(server.port()));
+      ASSERT_TRUE(leaving.back()->send(request_text("POST", "/tokenize", body)));
+      // The one thread for HTTP is free, whatever is being tokenised.
+      EXPECT_EQ(ask(server.port(), "GET", "/health").status, 200);
+      EXPECT_EQ(server.post("/tokenize", {{"content", "bank"}}).status, 200);
+    }
+  }
+  const Reply last = ask(server.port(), "POST", "/tokenize", body);
+  EXPECT_TRUE(last.status == 200 || last.status == 413) << last.body;
+}
+
+TEST(Http, MoreChoicesThanTheServerTakesAreNotToComeAgain) {
+  TestServer server(kAnswer);
+  server.engine().set_queue(4, 2);
+  const OrderedJson body = {{"model", "demo"}, {"prompt", {"a", "b", "c", "d"}}, {"n", 2}};
+  const Reply reply = server.post("/v1/completions", body);
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(reply.json()["error"]["param"], "prompt");
+  EXPECT_EQ(reply.json()["error"]["message"],
+            "4 prompts with n = 2 are 8 choices; this server takes at most 6 at once");
+  EXPECT_EQ(server.post("/v1/chat/completions", chat_body({{"n", 7}})).json()["error"]["param"], "n");
+}
+
+TEST(Http, WhatNeedsTheVocabularyNamesItsField) {
+  TestServer server(kAnswer);
+  const auto param = [&](const char* path, const OrderedJson& body) {
+    const Reply reply = server.post(path, body);
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    return reply.json()["error"]["param"];
+  };
+  EXPECT_EQ(param("/v1/chat/completions", chat_body({{"logit_bias", {{"7000", 1}}}})), "logit_bias.7000");
+  EXPECT_EQ(param("/v1/completions", {{"model", "demo"}, {"prompt", {1, 2, 6144}}}), "prompt[2]");
+  EXPECT_EQ(param("/v1/completions", {{"model", "demo"}, {"prompt", {"a", {1, 6144}}}}), "prompt[1][1]");
+}
+
+TEST(Http, DiskErrorsShow) {
+  server::ServerOptions options = quick_options();
+  options.access_log = "/dev/full";
+  std::mutex mutex;
+  std::vector<std::string> said;
+  TestServer server(kAnswer, options, false, [&](const std::string& line) {
+    const std::lock_guard lock(mutex);
+    said.push_back(line);
+  });
+  server.engine().fail_disk("no room");
+  OrderedJson health;
+  do health = ask(server.port(), "GET", "/health").json();
+  while (!health["disk_errors"].contains("access_log"));
+  EXPECT_EQ(health["status"], "ok");
+  EXPECT_EQ(health["disk_errors"]["access_log"]["last"], "the access log: cannot write: No space left on device");
+  EXPECT_EQ(health["disk_errors"]["bank"]["last"], "no room");
+  const std::string metrics = ask(server.port(), "GET", "/metrics").body;
+  EXPECT_NE(metrics.find("lockstep_disk_errors_total{part=\"bank\"} 1"), std::string::npos) << metrics;
+  for (int i = 0; i < 3; ++i) {
+    ask(server.port(), "GET", "/health");
+    server.server().report_faults();
+  }
+  const std::lock_guard lock(mutex);
+  EXPECT_EQ(std::ranges::count(said, "no room"), 1);
+  EXPECT_EQ(std::ranges::count_if(said, [](const std::string& line) { return line.starts_with("the access log"); }), 1);
+}
+
+TEST(FaultReporter, OneLineAMinute) {
+  server::FaultReporter reporter;
+  const server::FaultReporter::Clock::time_point start{};
+  const auto look = [&](std::uint64_t count, int seconds) {
+    return reporter.look({{"bank", count, "full"}, {"access_log", 0, ""}}, start + std::chrono::seconds(seconds));
+  };
+  EXPECT_EQ(look(0, 0), std::vector<std::string>{});
+  EXPECT_EQ(look(1, 1), std::vector<std::string>{"full"});
+  EXPECT_EQ(look(5, 2), std::vector<std::string>{});
+  EXPECT_EQ(look(8, 61), std::vector<std::string>{"full (7 errors since the last such line)"});
+  EXPECT_EQ(look(8, 500), std::vector<std::string>{});
+  EXPECT_EQ(look(9, 501), std::vector<std::string>{"full"});
+}
+
+TEST(Workers, LongWorkHoldsUpNoShortWorkAndAbandonedWorkIsDropped) {
+  server::Workers workers;
+  std::promise<void> begun;
+  std::promise<void> short_done;
+  bool dropped_ran = false;
+  auto blocking = std::make_shared<server::Workers::Task>([&](const server::Unwanted& unwanted) {
+    begun.set_value();
+    while (!unwanted()) std::this_thread::yield();
+  });
+  const auto dropped = std::make_shared<server::Workers::Task>([&](const server::Unwanted&) { dropped_ran = true; });
+  workers.add(std::size_t{1} << 30, blocking);
+  workers.add(std::size_t{1} << 30, dropped);
+  begun.get_future().wait();
+  workers.add(1, std::make_shared<server::Workers::Task>([&](const server::Unwanted&) { short_done.set_value(); }));
+  short_done.get_future().wait();
+  dropped->abandon();
+  std::promise<void> after;
+  workers.add(std::size_t{1} << 30,
+              std::make_shared<server::Workers::Task>([&](const server::Unwanted&) { after.set_value(); }));
+  blocking->abandon();
+  after.get_future().wait();
+  EXPECT_FALSE(dropped_ran);
+  workers.stop();
+  const auto late = std::make_shared<server::Workers::Task>([&](const server::Unwanted&) { dropped_ran = true; });
+  workers.add(1, late);
+  EXPECT_TRUE(late->abandoned());
+  EXPECT_FALSE(dropped_ran);
 }
 
 TEST(ApiKeys, FilesAndUnusableKeys) {
@@ -457,6 +636,10 @@ TEST(ApiKeys, FilesAndUnusableKeys) {
   EXPECT_FALSE(keys.admit(request));
   EXPECT_FALSE(keys.add_file(scratch / "none"));
   EXPECT_FALSE(keys.add_file(scratch / "missing"));
+  std::ofstream(scratch / "bad") << "# keys\n\ngood\nwith space\n";
+  const Status bad = keys.add_file(scratch / "bad");
+  ASSERT_FALSE(bad);
+  EXPECT_NE(bad.error().message.find("bad: line 4: "), std::string::npos) << bad.error().message;
   EXPECT_FALSE(keys.add(""));
   EXPECT_FALSE(keys.add("a b"));
 }

@@ -144,6 +144,14 @@ TEST(Serve, TheSecondTimeAPromptComesFromTheBank) {
   }
 }
 
+TEST(Serve, DiskErrorsAreSaidOnStandardError) {
+  Process server({"--access-log", "/dev/full"});
+  EXPECT_EQ(ask(server.port(), "GET", "/v1/models").status, 200);
+  EXPECT_TRUE(server.read_until("the access log: cannot write: No space left on device\n"));
+  server.signal(SIGTERM);
+  EXPECT_EQ(server.wait(), 0);
+}
+
 TEST(Serve, SigtermLetsTheAnswerEnd) {
   Process server;
   Connection stream(server.port());

@@ -38,6 +38,9 @@ class ForwardingBackend : public backend::Backend {
   }
   Status ngram_request(std::span<const std::int64_t> ids) override { return inner_->ngram_request(ids); }
   Status ngram_lookup(std::span<const std::int64_t> ids, float* e) override { return inner_->ngram_lookup(ids, e); }
+  void ple_begin(const backend::PleWeights& weights, std::span<const std::int64_t> ids) override {
+    inner_->ple_begin(weights, ids);
+  }
   void ple_inject(const backend::PleWeights& weights, const float* e, std::span<const backend::PleSlot> slots,
                   std::int64_t rows, float* x) override {
     inner_->ple_inject(weights, e, slots, rows, x);

@@ -5,16 +5,30 @@
 
 namespace lockstep::backend {
 
-kernels::PagedKeys CpuBackend::paged_keys(const AttentionSlot& slot) const {
-  return {slot.pages,
-          slot.layer_offset + layout_.keys,
-          slot.layer_offset + layout_.values,
-          slot.layer_offset + layout_.index,
-          element_,
-          config_.kv_heads,
-          config_.head_dim,
-          config_.indexer_dim,
-          config_.indexer_ratio};
+/// Finds once per layer what keys, selection and attention need to know of each slot. How many groups of index keys
+/// become complete follows from where the slot's rows begin and how many they are.
+void CpuBackend::bind(std::span<const AttentionSlot> slots) {
+  const std::int64_t ratio = config_.indexer_ratio;
+  const std::int64_t budget = config_.indexer_budget / ratio;
+  bound_.clear();
+  for (const AttentionSlot& slot : slots) {
+    BoundSlot bound;
+    bound.slot = slot;
+    bound.keys = {slot.pages,
+                  slot.layer_offset + layout_.keys,
+                  slot.layer_offset + layout_.values,
+                  slot.layer_offset + layout_.index,
+                  element_,
+                  config_.kv_heads,
+                  config_.head_dim,
+                  config_.indexer_dim,
+                  ratio};
+    bound.first_group = slot.position / ratio;
+    bound.new_groups = (slot.position + slot.run.rows) / ratio - bound.first_group;
+    // Rows see more groups the later they are, so those that must choose are the last ones of the run.
+    bound.first_choice = std::clamp<std::int64_t>((budget + 1) * ratio - 1 - slot.position, 0, slot.run.rows);
+    bound_.push_back(bound);
+  }
 }
 
 void CpuBackend::attention(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
@@ -41,11 +55,13 @@ void CpuBackend::attention(const AttentionWeights& weights, const float* u, std:
   selected_.resize(std::max(selected_.size(), static_cast<std::size_t>(rows * width)));
   counts_.resize(std::max(counts_.size(), static_cast<std::size_t>(rows)));
   const auto eps = static_cast<float>(config_.rms_norm_eps);
-  for (const AttentionSlot& slot : slots) {
+  bind(slots);
+  for (const BoundSlot& bound : bound_) {
+    const AttentionSlot& slot = bound.slot;
     at.next(Part::AttentionKeys);
-    store_keys(weights, slot, k, v, index_qk);
+    store_keys(weights, bound, k, v, index_qk);
     at.next(Part::AttentionSelection);
-    (this->*select_)(weights, slot, index_qk, selected_.data(), counts_.data());
+    (this->*select_)(weights, bound, index_qk, selected_.data(), counts_.data());
     at.next(Part::Attention);
     parallel(slot.run.rows, grain(4 * heads * dim), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
@@ -57,7 +73,7 @@ void CpuBackend::attention(const AttentionWeights& weights, const float* u, std:
       }
     });
   }
-  attend_rows(slots, q, selected_.data(), counts_.data(), rows, out);
+  attend_rows(q, selected_.data(), counts_.data(), rows, out);
   at.next(Part::AttentionOutput);
   parallel(rows * heads, grain(8 * dim), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) kernels_.sigmoid_gate(out + i * dim, q_gate + (2 * i + 1) * dim, dim);
@@ -79,56 +95,76 @@ void CpuBackend::attention_keys(const AttentionWeights& weights, const float* u,
   matmul(*weights.k, input, k);
   matmul(*weights.v, input, v);
   matmul(*weights.index_qk, input, index_qk);
-  for (const AttentionSlot& slot : slots) store_keys(weights, slot, k, v, index_qk);
+  bind(slots);
+  for (const BoundSlot& bound : bound_) store_keys(weights, bound, k, v, index_qk);
 }
 
-void CpuBackend::store_keys(const AttentionWeights& weights, const AttentionSlot& slot, const float* k, const float* v,
+void CpuBackend::store_keys(const AttentionWeights& weights, const BoundSlot& bound, const float* k, const float* v,
                             const float* index_qk) {
+  std::int64_t t = 0;
+  for (std::int64_t i = 0; i < bound.new_groups; ++i) {
+    const std::int64_t group = bound.first_group + i;
+    const std::int64_t end = (group + 1) * config_.indexer_ratio - bound.slot.position;
+    for (; t < end; ++t) store_row(weights, bound.slot, t, k, v, index_qk);
+    pool_group(weights, bound.slot, group);  // before later rows take its place in the ring
+  }
+  for (; t < bound.slot.run.rows; ++t) store_row(weights, bound.slot, t, k, v, index_qk);
+}
+
+/// Key, value and raw index key of row t of a run.
+void CpuBackend::store_row(const AttentionWeights& weights, const AttentionSlot& slot, std::int64_t t, const float* k,
+                           const float* v, const float* index_qk) {
   const std::int64_t dim = config_.head_dim;
   const std::int64_t index_dim = config_.indexer_dim;
-  const std::int64_t ratio = config_.indexer_ratio;
-  const std::int64_t ring = raw_key_ring(ratio);
   const auto size = static_cast<std::int64_t>(kernels::element_size(element_));
   const auto eps = static_cast<float>(config_.rms_norm_eps);
-  float* normed = scratch_[6].floats(static_cast<std::size_t>(std::max(dim, (ratio + 1) * index_dim)));
-  for (std::int64_t t = 0; t < slot.run.rows; ++t) {
-    const std::int64_t row = slot.run.first_row + t;
-    const std::int64_t position = slot.position + t;
-    std::byte* page = slot.pages[position / kernels::kPageTokens] + slot.layer_offset;
-    const std::int64_t in_page = position % kernels::kPageTokens;
-    for (std::int64_t h = 0; h < config_.kv_heads; ++h) {
-      const std::int64_t source = (row * config_.kv_heads + h) * dim;
-      const std::int64_t target = (in_page * config_.kv_heads + h) * dim * size;
-      kernels_.norm_rope(k + source, weights.k_norm->floats(), dim, eps, rotation(position), normed);
-      kernels_.narrow(normed, dim, element_, page + layout_.keys + target);
-      kernels_.narrow(v + source, dim, element_, page + layout_.values + target);
-    }
-    // The raw index key, rounded to the state type like everything that is kept.
-    const float* raw = index_qk + (row * (config_.indexer_heads + 1) + config_.indexer_heads) * index_dim;
-    float* kept = slot.raw_keys + position % ring * index_dim;
-    auto* narrowed = reinterpret_cast<std::byte*>(normed);
-    kernels_.narrow(raw, index_dim, element_, narrowed);
-    kernels_.widen(narrowed, index_dim, element_, kept);
-    if ((position + 1) % ratio != 0) continue;
-    const std::int64_t first = position + 1 - ratio;
-    for (std::int64_t i = 0; i < ratio; ++i) {
-      std::copy_n(slot.raw_keys + (first + i) % ring * index_dim, index_dim, normed + (i + 1) * index_dim);
-    }
-    kernels_.pool_index_key(normed + index_dim, ratio, weights.index_k_norm->floats(), index_dim, eps, rotation(first),
-                            normed);
-    kernels_.narrow(normed, index_dim, element_, page + layout_.index + in_page / ratio * index_dim * size);
+  float* normed = scratch_[6].floats(static_cast<std::size_t>(std::max(dim, index_dim)));
+  const std::int64_t row = slot.run.first_row + t;
+  const std::int64_t position = slot.position + t;
+  std::byte* page = slot.pages[position / kernels::kPageTokens] + slot.layer_offset;
+  for (std::int64_t h = 0; h < config_.kv_heads; ++h) {
+    const std::int64_t source = (row * config_.kv_heads + h) * dim;
+    const std::int64_t target = (position % kernels::kPageTokens * config_.kv_heads + h) * dim * size;
+    kernels_.norm_rope(k + source, weights.k_norm->floats(), dim, eps, rotation(position), normed);
+    kernels_.narrow(normed, dim, element_, page + layout_.keys + target);
+    kernels_.narrow(v + source, dim, element_, page + layout_.values + target);
   }
+  // The raw index key, rounded to the state type like everything that is kept.
+  const float* raw = index_qk + (row * (config_.indexer_heads + 1) + config_.indexer_heads) * index_dim;
+  float* kept = slot.raw_keys + position % raw_key_ring(config_.indexer_ratio) * index_dim;
+  auto* narrowed = reinterpret_cast<std::byte*>(normed);
+  kernels_.narrow(raw, index_dim, element_, narrowed);
+  kernels_.widen(narrowed, index_dim, element_, kept);
 }
 
-void CpuBackend::select_positions(const AttentionWeights& weights, const AttentionSlot& slot, const float* index_qk,
+/// The pooled index key of a group whose raw keys are in the ring.
+void CpuBackend::pool_group(const AttentionWeights& weights, const AttentionSlot& slot, std::int64_t group) {
+  const std::int64_t index_dim = config_.indexer_dim;
+  const std::int64_t ratio = config_.indexer_ratio;
+  const auto size = static_cast<std::int64_t>(kernels::element_size(element_));
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  float* pooled = scratch_[6].floats(static_cast<std::size_t>((ratio + 1) * index_dim));
+  const std::int64_t first = group * ratio;
+  for (std::int64_t i = 0; i < ratio; ++i) {
+    const float* raw = slot.raw_keys + (first + i) % raw_key_ring(ratio) * index_dim;
+    std::copy_n(raw, index_dim, pooled + (i + 1) * index_dim);
+  }
+  kernels_.pool_index_key(pooled + index_dim, ratio, weights.index_k_norm->floats(), index_dim, eps, rotation(first),
+                          pooled);
+  std::byte* page = slot.pages[first / kernels::kPageTokens] + slot.layer_offset;
+  const std::int64_t in_page = first % kernels::kPageTokens / ratio;
+  kernels_.narrow(pooled, index_dim, element_, page + layout_.index + in_page * index_dim * size);
+}
+
+void CpuBackend::select_positions(const AttentionWeights& weights, const BoundSlot& bound, const float* index_qk,
                                   std::int32_t* positions, std::int64_t* counts) {
+  const AttentionSlot& slot = bound.slot;
   const std::int64_t ratio = config_.indexer_ratio;
   const std::int64_t budget = config_.indexer_budget / ratio;
   const std::int64_t heads = config_.indexer_heads;
   const std::int64_t index_dim = config_.indexer_dim;
   const std::int64_t most_groups = (slot.position + slot.run.rows) / ratio;
   const auto eps = static_cast<float>(config_.rms_norm_eps);
-  const kernels::PagedKeys keys = paged_keys(slot);
   float* q = scratch_[6].floats(static_cast<std::size_t>(heads * index_dim));
   float* scores = scratch_[7].floats(static_cast<std::size_t>(most_groups + 1));
   order_.resize(std::max(order_.size(), static_cast<std::size_t>(most_groups + 1)));
@@ -151,7 +187,7 @@ void CpuBackend::select_positions(const AttentionWeights& weights, const Attenti
                            q + h * index_dim);
       }
       parallel(groups, grain(heads * index_dim), [&](std::int64_t begin, std::int64_t end) {
-        kernels_.index_scores(keys, q, heads, begin, end, scores);
+        kernels_.index_scores(bound.keys, q, heads, begin, end, scores);
       });
       kernels_.top_k(scores, groups, budget, chosen_.data(), order_.data());
       std::sort(chosen_.begin(), chosen_.begin() + budget);
@@ -162,8 +198,8 @@ void CpuBackend::select_positions(const AttentionWeights& weights, const Attenti
   }
 }
 
-void CpuBackend::attend_rows(std::span<const AttentionSlot> slots, const float* q, const std::int32_t* positions,
-                             const std::int64_t* counts, std::int64_t rows, float* out) {
+void CpuBackend::attend_rows(const float* q, const std::int32_t* positions, const std::int64_t* counts,
+                             std::int64_t rows, float* out) {
   const std::int64_t dim = config_.head_dim;
   const std::int64_t shared = config_.attention_heads / config_.kv_heads;
   const std::int64_t scratch_size = kernels::attention_scratch(shared, dim);
@@ -175,8 +211,8 @@ void CpuBackend::attend_rows(std::span<const AttentionSlot> slots, const float* 
   const std::int64_t part_heads = shared / parts;
   const std::int64_t total = rows * config_.kv_heads * parts;
   float* scratch = scratch_[8].floats(static_cast<std::size_t>(threads * scratch_size));
-  for (const AttentionSlot& slot : slots) {
-    const kernels::PagedKeys keys = paged_keys(slot);
+  for (const BoundSlot& bound : bound_) {
+    const AttentionSlot& slot = bound.slot;
     const std::int64_t work = slot.run.rows * total / rows;
     const std::int64_t share = (work + threads - 1) / threads;
     const bool tiny = work * part_heads * counts[slot.run.first_row + slot.run.rows - 1] * dim < min_work_;
@@ -186,8 +222,8 @@ void CpuBackend::attend_rows(std::span<const AttentionSlot> slots, const float* 
         const std::int64_t kv_head = i / parts % config_.kv_heads;
         const std::int64_t head = kv_head * shared + i % parts * part_heads;
         const std::int64_t at = (row * config_.attention_heads + head) * dim;
-        kernels_.attend(keys, kv_head, q + at, part_heads, positions + row * max_attended(), counts[row], out + at,
-                        scratch + begin * scratch_size);
+        kernels_.attend(bound.keys, kv_head, q + at, part_heads, positions + row * max_attended(), counts[row],
+                        out + at, scratch + begin * scratch_size);
       }
     });
   }

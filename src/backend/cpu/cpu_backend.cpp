@@ -105,14 +105,28 @@ Status CpuBackend::configure(const artifact::ModelConfig& config, StateType stat
 /// Resolves the optional paths: operations call what was chosen here.
 Status CpuBackend::install_lanes() {
   select_ = lanes_.pooled_rowsel ? &CpuBackend::stream_positions : &CpuBackend::select_positions;
-  ple_products_ = &CpuBackend::ple_products;
-  ple_aux_.reset();
+  ple_ahead_.reset();
   if (config_.ple_layers.empty()) lanes_.ple_aux_bytes = 0;
   if (lanes_.ple_aux_bytes == 0) return {};
-  ple_aux_ = LOCKSTEP_TRY(
-      PleAux::create(config_.ngram_heads(), config_.wide_size(), config_.hidden_size, lanes_.ple_aux_bytes));
-  ple_products_ = &CpuBackend::cached_ple_products;
+  const PleAhead::Geometry geometry{static_cast<std::int64_t>(config_.ngram_heads()),
+                                    config_.ple_dim,
+                                    config_.wide_size(),
+                                    config_.hidden_size,
+                                    config_.streams,
+                                    static_cast<float>(config_.rms_norm_eps)};
+  ple_ahead_ = LOCKSTEP_TRY(PleAhead::create(kernels_, unquantised_, geometry, lanes_.ple_aux_bytes));
   return {};
+}
+
+LaneCounters CpuBackend::lane_counters() const {
+  LaneCounters counters = lane_counters_;
+  if (!ple_ahead_) return counters;
+  const PleAhead::Counters& ahead = ple_ahead_->counters();
+  counters.aux_hits = ahead.hits;
+  counters.aux_misses = ahead.misses;
+  counters.aux_evictions = ahead.evictions;
+  counters.aux_ahead = ahead.ahead;
+  return counters;
 }
 
 Status CpuBackend::prepare_positions(std::int64_t positions) {
@@ -127,22 +141,6 @@ Status CpuBackend::reserve_rows(std::int64_t /*rows*/) {
 kernels::Rotation CpuBackend::rotation(std::int64_t position) const {
   const std::int64_t half = config_.rotary_dim / 2;
   return {rotations_.cos().data() + position * half, rotations_.sin().data() + position * half, half};
-}
-
-void CpuBackend::matmul_blocks(const CpuMatrix& matrix, std::int64_t index, Activations& x, std::int64_t begin,
-                               std::int64_t end, float* out) {
-  const std::int64_t stride = matrix.rows();
-  const std::int64_t first = begin * kernels::kBlockRows;
-  const std::int64_t last = std::min(stride, end * kernels::kBlockRows);
-  if (!matrix.quantised()) {
-    kernels_.dense_rows(matrix.dense(index), x.x(), x.rows(), first, last, out, stride);
-  } else if (unquantised_) {
-    kernels_.affine_rows_unquantised(matrix.affine(index), x.x(), x.rows(), first, last, out, stride);
-  } else if (matrix.packed()) {
-    kernels_.packed_rows(matrix.packed(index), x.quantised(matrix.group()), begin, end, out, stride);
-  } else {
-    kernels_.affine_rows(matrix.affine(index), x.quantised(matrix.group()), first, last, out, stride);
-  }
 }
 
 void CpuBackend::matmul(const Matrix& matrix, Activations& x, float* out) {

@@ -10,7 +10,7 @@
 
 #include "backend/backend.hpp"
 #include "backend/cpu/linear.hpp"
-#include "backend/cpu/ple_aux.hpp"
+#include "backend/cpu/ple_ahead.hpp"
 #include "backend/cpu/pooled_rowsel.hpp"
 #include "backend/ngram/ngram_store.hpp"
 #include "backend/profile.hpp"
@@ -53,11 +53,12 @@ class CpuBackend final : public Backend {
   Status prepare_positions(std::int64_t positions) override;
   Status reserve_rows(std::int64_t rows) override;
   [[nodiscard]] LaneOptions lanes() const override { return lanes_; }
-  [[nodiscard]] LaneCounters lane_counters() const override { return lane_counters_; }
+  [[nodiscard]] LaneCounters lane_counters() const override;
 
   void embed(const Matrix& embedding, std::span<const std::int32_t> tokens, float* x) override;
   Status ngram_request(std::span<const std::int64_t> row_ids) override;
   Status ngram_lookup(std::span<const std::int64_t> row_ids, float* e) override;
+  void ple_begin(const PleWeights& weights, std::span<const std::int64_t> row_ids) override;
   void ple_inject(const PleWeights& weights, const float* e, std::span<const PleSlot> slots, std::int64_t rows,
                   float* x) override;
   void hyper_read(const HyperWeights& weights, const float* x, std::int64_t rows, float* u, float* inject) override;
@@ -104,7 +105,9 @@ class CpuBackend final : public Backend {
   [[nodiscard]] bool integer(const CpuMatrix& matrix) const { return matrix.quantised() && !unquantised_; }
   /// out[t * matrix.rows() + r] for the rows of the blocks [begin, end) of matrix `index`; runs in the calling thread.
   void matmul_blocks(const CpuMatrix& matrix, std::int64_t index, Activations& x, std::int64_t begin, std::int64_t end,
-                     float* out);
+                     float* out) {
+    product_blocks(kernels_, unquantised_, matrix, index, x, begin, end, out);
+  }
   /// The whole matrix, split over the threads.
   void matmul(const Matrix& matrix, Activations& x, float* out);
   void matrix_row(const CpuMatrix& matrix, std::int64_t row, float* out);
@@ -120,6 +123,14 @@ class CpuBackend final : public Backend {
   [[nodiscard]] std::int64_t grain(std::int64_t work) const { return std::max<std::int64_t>(1, min_work_ / work); }
   [[nodiscard]] kernels::Rotation rotation(std::int64_t position) const;
 
+  /// What an attention layer needs to know of a slot, found once per layer.
+  struct BoundSlot {
+    AttentionSlot slot;
+    kernels::PagedKeys keys;
+    std::int64_t first_group = 0, new_groups = 0;  ///< the groups that the slot's rows complete
+    std::int64_t first_choice = 0;                 ///< the first row that sees more groups than the budget
+  };
+
   // Parts of delta_net, attention and experts (files of the same names).
   void convolve(const ConvSlot& slot, const Run& run, std::int64_t history_step, std::int64_t kernel,
                 std::int64_t channels, const float* rows, const float* weight, float* out);
@@ -127,26 +138,26 @@ class CpuBackend final : public Backend {
                     const float* rows);
   void delta_run(const DeltaWeights& weights, const DeltaSlot& slot, const float* conv, const float* decay,
                  const float* beta, float* units, float* deltas, float* out);
-  void store_keys(const AttentionWeights& weights, const AttentionSlot& slot, const float* k, const float* v,
+  void bind(std::span<const AttentionSlot> slots);
+  void store_keys(const AttentionWeights& weights, const BoundSlot& bound, const float* k, const float* v,
                   const float* index_qk);
-  void select_positions(const AttentionWeights& weights, const AttentionSlot& slot, const float* index_qk,
+  void store_row(const AttentionWeights& weights, const AttentionSlot& slot, std::int64_t t, const float* k,
+                 const float* v, const float* index_qk);
+  void pool_group(const AttentionWeights& weights, const AttentionSlot& slot, std::int64_t group);
+  void select_positions(const AttentionWeights& weights, const BoundSlot& bound, const float* index_qk,
                         std::int32_t* positions, std::int64_t* counts);
   Status install_lanes();
   // The lane qsa_pooled_rowsel (pooled_rowsel.cpp) in place of select_positions().
-  void stream_positions(const AttentionWeights& weights, const AttentionSlot& slot, const float* index_qk,
+  void stream_positions(const AttentionWeights& weights, const BoundSlot& bound, const float* index_qk,
                         std::int32_t* positions, std::int64_t* counts);
   void index_queries(const AttentionWeights& weights, const AttentionSlot& slot, const float* index_qk,
                      std::int64_t first_row, float* q);
   void stream_scores(const kernels::PagedKeys& keys, const AttentionSlot& slot, const float* q, std::int64_t first_row,
                      std::int64_t group_parts);
   // The token-only part of ple_inject(): key [rows, wide], normed, and value [rows, hidden] of rows of e.
-  void ple_products(const PleWeights& weights, const float* e, std::span<const PleSlot> slots, std::int64_t rows,
-                    float* key, float* value);
-  // The lane ple_cached_aux (ple_aux.cpp) in place of ple_products().
-  void cached_ple_products(const PleWeights& weights, const float* e, std::span<const PleSlot> slots, std::int64_t rows,
-                           float* key, float* value);
-  void attend_rows(std::span<const AttentionSlot> slots, const float* q, const std::int32_t* positions,
-                   const std::int64_t* counts, std::int64_t rows, float* out);
+  void ple_products(const PleWeights& weights, const float* e, std::int64_t rows, float* key, float* value);
+  void attend_rows(const float* q, const std::int32_t* positions, const std::int64_t* counts, std::int64_t rows,
+                   float* out);
   /// The (row, rank) pairs that chose one expert: places [first, first + count) of the order by expert.
   struct ExpertGroup {
     std::int64_t expert = 0, first = 0, count = 0;
@@ -157,7 +168,6 @@ class CpuBackend final : public Backend {
   void expert_blocks(const CpuMatrix& matrix, Activations& x, bool by_row, const ExpertGroup& group, std::int64_t begin,
                      std::int64_t end, float* out);
   const float* routed_experts(const MoeWeights& weights, Activations& input, ProfileScope& at);
-  [[nodiscard]] kernels::PagedKeys paged_keys(const AttentionSlot& slot) const;
   [[nodiscard]] std::int64_t max_attended() const { return config_.indexer_budget + config_.indexer_ratio; }
 
   const kernels::Kernels& kernels_;
@@ -173,15 +183,14 @@ class CpuBackend final : public Backend {
   LaneCounters lane_counters_;
   // Chosen once, by configure().
   decltype(&CpuBackend::select_positions) select_ = &CpuBackend::select_positions;
-  decltype(&CpuBackend::ple_products) ple_products_ = &CpuBackend::ple_products;
+  std::vector<BoundSlot> bound_;       ///< the slots of the present attention layer
   std::vector<TopGroups> top_groups_;  ///< of the rows of a run and the parts of their groups
-  std::optional<PleAux> ple_aux_;
-  std::vector<std::int64_t> missing_rows_;  ///< of a step, that ple_aux_ does not have
   Profile* profile_;
   std::unique_ptr<NgramStore> ngram_;
   RotationTable rotations_;
   std::array<QuantisedStorage, 3> storage_, expert_storage_;
   std::array<Scratch, 12> scratch_;
+  bool ple_ready_ = false;  ///< ple_ahead_ has the products that the next ple_inject() takes
   std::vector<std::int32_t> chosen_, selected_;
   // Order of the (row, rank) pairs by expert: groups, the row of each place, the place of each pair.
   std::vector<ExpertGroup> expert_groups_;
@@ -189,6 +198,7 @@ class CpuBackend final : public Backend {
   std::vector<std::int64_t> places_, expert_starts_;
   std::vector<std::int64_t> counts_;
   std::vector<std::uint64_t> order_;
+  std::unique_ptr<PleAhead> ple_ahead_;  ///< the lane ple_cached_aux; its thread uses ngram_
 };
 
 }  // namespace lockstep::backend

@@ -51,11 +51,17 @@ Status CpuBackend::ngram_request(std::span<const std::int64_t> row_ids) {
 
 Status CpuBackend::ngram_lookup(std::span<const std::int64_t> row_ids, float* e) {
   const ProfileScope at(profile_, Part::NgramRows);
-  return ngram_->gather(row_ids, e);
+  if (!ple_ahead_ || !ple_ahead_->begun()) return ngram_->gather(row_ids, e);
+  LOCKSTEP_TRY(ple_ahead_->collect(pool_, min_work_));
+  ple_ready_ = true;
+  return {};
 }
 
-void CpuBackend::ple_products(const PleWeights& weights, const float* e, std::span<const PleSlot> /*slots*/,
-                              std::int64_t rows, float* key, float* value) {
+void CpuBackend::ple_begin(const PleWeights& weights, std::span<const std::int64_t> row_ids) {
+  if (ple_ahead_) ple_ahead_->begin(weights, row_ids, *ngram_);
+}
+
+void CpuBackend::ple_products(const PleWeights& weights, const float* e, std::int64_t rows, float* key, float* value) {
   const std::int64_t wide = config_.wide_size();
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   Activations embedded = activations(e, rows, config_.ple_dim);
@@ -76,12 +82,22 @@ void CpuBackend::ple_inject(const PleWeights& weights, const float* e, std::span
   const std::int64_t hidden = config_.hidden_size;
   const auto size = static_cast<std::size_t>(rows * wide);
   const auto eps = static_cast<float>(config_.rms_norm_eps);
-  float* key = scratch_[0].floats(size);
-  float* value = scratch_[1].floats(static_cast<std::size_t>(rows * hidden));
+  const float* key = nullptr;
+  const float* value = nullptr;
   float* gated = scratch_[2].floats(size);
   float* normed = scratch_[3].floats(size);
   float* conv = scratch_[4].floats(size);
-  (this->*ple_products_)(weights, e, slots, rows, key, value);
+  if (ple_ready_) {
+    ple_ready_ = false;
+    key = ple_ahead_->keys();
+    value = ple_ahead_->values();
+  } else {
+    float* new_key = scratch_[0].floats(size);
+    float* new_value = scratch_[1].floats(static_cast<std::size_t>(rows * hidden));
+    ple_products(weights, e, rows, new_key, new_value);
+    key = new_key;
+    value = new_value;
+  }
   parallel(rows, grain(4 * wide), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       const auto norm = [&](const float* from, const BufferPtr& weight, float* to) {

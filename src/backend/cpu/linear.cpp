@@ -105,4 +105,20 @@ const kernels::QuantisedRows& Activations::quantised(int group) {
   return rows;
 }
 
+void product_blocks(const kernels::Kernels& kernels, bool unquantised, const CpuMatrix& matrix, std::int64_t index,
+                    Activations& x, std::int64_t begin, std::int64_t end, float* out) {
+  const std::int64_t stride = matrix.rows();
+  const std::int64_t first = begin * kernels::kBlockRows;
+  const std::int64_t last = std::min(stride, end * kernels::kBlockRows);
+  if (!matrix.quantised()) {
+    kernels.dense_rows(matrix.dense(index), x.x(), x.rows(), first, last, out, stride);
+  } else if (unquantised) {
+    kernels.affine_rows_unquantised(matrix.affine(index), x.x(), x.rows(), first, last, out, stride);
+  } else if (matrix.packed()) {
+    kernels.packed_rows(matrix.packed(index), x.quantised(matrix.group()), begin, end, out, stride);
+  } else {
+    kernels.affine_rows(matrix.affine(index), x.quantised(matrix.group()), first, last, out, stride);
+  }
+}
+
 }  // namespace lockstep::backend

@@ -79,4 +79,10 @@ class Activations {
   std::array<kernels::QuantisedRows, 3> quantised_{};
 };
 
+/// out[t * matrix.rows() + r] of matrix `index` for the rows of the blocks [begin, end), in the calling thread.
+/// Quantised products take x.quantised() unless `unquantised`; where threads share x, that form must have been made
+/// before.
+void product_blocks(const kernels::Kernels& kernels, bool unquantised, const CpuMatrix& matrix, std::int64_t index,
+                    Activations& x, std::int64_t begin, std::int64_t end, float* out);
+
 }  // namespace lockstep::backend

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cpu/cpu_backend.hpp"
-
 namespace lockstep::backend {
 namespace {
 
@@ -59,48 +57,6 @@ bool PleAux::put(const std::int64_t* row_ids, const float* key, const float* val
   std::memcpy(entry + ids_bytes_, key, key_bytes_);
   std::memcpy(entry + ids_bytes_ + key_bytes_, value, value_bytes_);
   return evicts;
-}
-
-void CpuBackend::cached_ple_products(const PleWeights& weights, const float* e, std::span<const PleSlot> slots,
-                                     std::int64_t rows, float* key, float* value) {
-  const std::int64_t wide = config_.wide_size();
-  const std::int64_t hidden = config_.hidden_size;
-  const std::int64_t dim = config_.ple_dim;
-  const auto heads = static_cast<std::int64_t>(config_.ngram_heads());
-  const auto row_ids = [&](const PleSlot& slot, std::int64_t t) { return slot.row_ids + t * heads; };
-  std::vector<std::int64_t>& missing = missing_rows_;
-  missing.clear();
-  for (const PleSlot& slot : slots) {
-    for (std::int64_t t = 0; t < slot.run.rows; ++t) {
-      const std::int64_t row = slot.run.first_row + t;
-      if (!ple_aux_->take(row_ids(slot, t), key + row * wide, value + row * hidden)) missing.push_back(row);
-    }
-  }
-  const auto misses = static_cast<std::int64_t>(missing.size());
-  lane_counters_.aux_misses += static_cast<std::uint64_t>(misses);
-  lane_counters_.aux_hits += static_cast<std::uint64_t>(rows - misses);
-  if (misses == 0) return;
-  // The rows to compute, next to one another, so that the matrices are read once.
-  float* input = scratch_[5].floats(static_cast<std::size_t>(misses * dim));
-  float* new_key = scratch_[6].floats(static_cast<std::size_t>(misses * wide));
-  float* new_value = scratch_[7].floats(static_cast<std::size_t>(misses * hidden));
-  for (std::int64_t i = 0; i < misses; ++i) {
-    std::copy_n(e + missing[static_cast<std::size_t>(i)] * dim, dim, input + i * dim);
-  }
-  ple_products(weights, input, {}, misses, new_key, new_value);
-  std::int64_t next = 0;
-  for (const PleSlot& slot : slots) {
-    for (std::int64_t t = 0; t < slot.run.rows; ++t) {
-      const std::int64_t row = slot.run.first_row + t;
-      if (next == misses || missing[static_cast<std::size_t>(next)] != row) continue;
-      std::copy_n(new_key + next * wide, wide, key + row * wide);
-      std::copy_n(new_value + next * hidden, hidden, value + row * hidden);
-      if (ple_aux_->put(row_ids(slot, t), new_key + next * wide, new_value + next * hidden)) {
-        ++lane_counters_.aux_evictions;
-      }
-      ++next;
-    }
-  }
 }
 
 }  // namespace lockstep::backend

@@ -68,13 +68,11 @@ const std::vector<std::int32_t>& TopGroups::finish() {
   return groups_;
 }
 
-void CpuBackend::stream_positions(const AttentionWeights& weights, const AttentionSlot& slot, const float* index_qk,
+void CpuBackend::stream_positions(const AttentionWeights& weights, const BoundSlot& bound, const float* index_qk,
                                   std::int32_t* positions, std::int64_t* counts) {
+  const AttentionSlot& slot = bound.slot;
   const std::int64_t ratio = config_.indexer_ratio;
-  const std::int64_t budget = config_.indexer_budget / ratio;
-  // Rows see more groups the later they are, so those that must choose are the last ones of the run.
-  const std::int64_t first_choice = (budget + 1) * ratio - 1;  // the first position with more groups than the budget
-  const std::int64_t first_row = std::clamp<std::int64_t>(first_choice - slot.position, 0, slot.run.rows);
+  const std::int64_t first_row = bound.first_choice;
   const std::int64_t rows = slot.run.rows - first_row;
   const auto threads = static_cast<std::int64_t>(pool_.threads());
   const std::int64_t parts = rows == 0 ? 1 : std::max<std::int64_t>(1, threads / rows);
@@ -84,7 +82,7 @@ void CpuBackend::stream_positions(const AttentionWeights& weights, const Attenti
     if (top_groups_.size() < static_cast<std::size_t>(rows * parts)) {
       top_groups_.resize(static_cast<std::size_t>(rows * parts));
     }
-    stream_scores(paged_keys(slot), slot, q, first_row, parts);
+    stream_scores(bound.keys, slot, q, first_row, parts);
   }
   for (std::int64_t t = 0; t < slot.run.rows; ++t) {
     const std::int64_t row = slot.run.first_row + t;

@@ -1,13 +1,9 @@
 // Driving a request to its end, with or without the lane ar_pipeline.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "decode/decoder.hpp"
@@ -16,6 +12,12 @@ namespace lockstep::decode {
 
 /// Takes the tokens of one step: turns them into text, prints or sends them. False: no more are wanted (a stop string).
 using TokenSink = std::function<Result<bool>(std::span<const Choice>)>;
+
+/// The tokens whose table rows are worth a request before the token is drawn: of one row of logits the best one for a
+/// greedy request, else the best kLikelyTokens, the best first, below request.vocab. A guess: penalties and bias are
+/// left out.
+inline constexpr std::size_t kLikelyTokens = 4;
+void likely_tokens(std::span<const float> logits, const DecodeRequest& request, std::vector<TokenId>& likely);
 
 /// What runs a started request to its end.
 class Driver {
@@ -33,8 +35,8 @@ class Driver {
 /// The plain loop: step, sink, step, sink.
 [[nodiscard]] std::unique_ptr<Driver> make_plain_driver();
 
-/// The lane: the sink runs on a thread of its own while the calling thread runs the forward pass over the token that
-/// the sink has. Errors: Limit when no thread is to be had.
+/// The lane: a second thread prepares the next forward pass while the calling thread draws a token, and runs the sink
+/// on that token while the calling thread runs the pass. Errors: Limit when no thread is to be had.
 Result<std::unique_ptr<Driver>> make_pipelined_driver();
 
 }  // namespace lockstep::decode

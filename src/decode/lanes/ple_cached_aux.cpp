@@ -1,11 +1,17 @@
 // Lane ple_cached_aux: products of n-gram rows that were seen before are not computed again.
 //
 // Contract. What the n-gram layer adds to a token starts from two projections of the token's table rows: the normed key
-// and the value. They depend on the sixteen row ids alone, not on position, sequence or neighbours in the step. The
-// backend keeps the latest of them in a cache of fixed size, found by all row ids (not by a hash of them), and projects
-// the other rows of a step together. A projected row does not depend on which rows are projected with it
-// (docs/numerics.md N3, N4), so a cached product has the bits of a fresh one. The rows themselves are still taken from
-// the table: a table whose read failed poisons the lane, and requests fail with the first error.
+// and the value. They depend on the row ids alone, not on position, sequence or neighbours in the step. So they need
+// not wait for the layers in front: when a step begins, a thread of the backend takes the table rows of all its tokens
+// (64 rows for a step of four tokens of the full-size model) and starts on both products in one pass over the matrices,
+// while the other threads embed and run the layers in front. When the n-gram layer's turn comes, what is left is shared
+// by all threads; what that thread has not begun is not waited for.
+//
+// A hot-row cache of fixed size keeps the latest products, found by all row ids (not by a hash of them). A projected
+// row does not depend on which rows are projected with it, nor on which thread does it (docs/numerics.md N3, N4, E7),
+// so a kept product has the bits of a fresh one. The rows themselves are taken from the table in any case, with a
+// streamed one through its cache of rows: a table whose read failed poisons the lane, and requests fail with the first
+// error.
 #include "backend/ngram/ngram_store.hpp"
 #include "decode/lanes/lane_files.hpp"
 
@@ -19,8 +25,10 @@ std::string missing(const Lanes& /*lanes*/, const model::Model& model) {
 
 LaneRun ran(const model::Model& /*model*/, const DecodeStats& stats) {
   const backend::LaneCounters& counters = stats.backend;
-  return {counters.aux_hits, fmt::format("products of {} rows kept from before, {} computed, {} dropped",
-                                         counters.aux_hits, counters.aux_misses, counters.aux_evictions)};
+  return {counters.aux_hits + counters.aux_misses,
+          fmt::format(
+              "products of {} tokens kept from before, {} computed, {} dropped; {} begun beside the layers in front",
+              counters.aux_hits, counters.aux_misses, counters.aux_evictions, counters.aux_ahead)};
 }
 
 }  // namespace
@@ -34,8 +42,8 @@ LaneInfo ple_cached_aux_lane() {
   return {LaneId::PleCachedAux,
           "ple_cached_aux",
           "LOCKSTEP_PLE_CACHED_AUX",
-          "keeps the projections of n-gram rows that came up lately; a product depends on the row ids alone, so a kept "
-          "one has the bits of a fresh one",
+          "projects the n-gram rows of a step beside the layers in front and keeps the latest products; a product "
+          "depends on the row ids alone, so it has the same bits whenever it is computed",
           "an n-gram layer, the CPU backend",
           "no token was decoded",
           Exactness::Bits,

@@ -31,6 +31,13 @@ Status load_certificate(asio::ssl::context& tls, const HttpOptions& options) {
   return {};
 }
 
+bool is_loopback(const asio::ip::address& address) {
+  if (address.is_v6() && address.to_v6().is_v4_mapped()) {
+    return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
+  }
+  return address.is_loopback();
+}
+
 class BeastServer final : public HttpServer {
  public:
   BeastServer(const HttpOptions& options, HttpHandler& handler)
@@ -61,6 +68,7 @@ class BeastServer final : public HttpServer {
       return fail(ErrorKind::Io, "cannot listen on {} port {}: {}", options.host, options.port, failed.message());
     }
     port_ = acceptor_.local_endpoint(failed).port();
+    loopback_ = is_loopback(endpoint.address());
     asio::post(acceptor_.get_executor(), [this] { accept(); });
     for (int i = 0; i < options.threads; ++i) threads_.emplace_back([shared = shared_] { run(*shared); });
     return {};
@@ -68,6 +76,7 @@ class BeastServer final : public HttpServer {
 
   [[nodiscard]] std::uint16_t port() const override { return port_; }
   [[nodiscard]] std::size_t connections() const override { return shared_->connections.load(); }
+  [[nodiscard]] bool loopback() const override { return loopback_; }
 
   void drain() override {
     shared_->draining.store(true);
@@ -146,6 +155,7 @@ class BeastServer final : public HttpServer {
   asio::steady_timer retry_;
   std::vector<std::thread> threads_;
   std::uint16_t port_ = 0;
+  bool loopback_ = false;
   bool stopping_ = false;  ///< on the acceptor's sequence
 };
 

@@ -68,6 +68,8 @@ class HttpServer {
 
   [[nodiscard]] virtual std::uint16_t port() const = 0;
   [[nodiscard]] virtual std::size_t connections() const = 0;
+  /// Whether it listens on an address that only this machine can reach.
+  [[nodiscard]] virtual bool loopback() const = 0;
   /// Closes connections after the response under way; new ones are still taken.
   virtual void drain() = 0;
   /// Waits until no response is under way, at most `seconds`. True when that is so.

@@ -101,6 +101,10 @@ void Session::on_header(const ErrorCode& error) {
   if (error) return close();
   phase_ = Phase::Body;
   HttpRequest request = take_head();
+  const std::size_t hosts = parser_->get().count(http::field::host);
+  if (hosts > 1 || (hosts == 0 && parser_->get().version() >= 11)) {
+    return refuse(400, hosts > 1 ? "the request has several Host headers" : "the request has no Host header");
+  }
   // Two ways to find the body's end are how requests are smuggled past proxies.
   if (!request.header("transfer-encoding").empty() && !request.header("content-length").empty()) {
     return refuse(400, "the request has both Content-Length and Transfer-Encoding");

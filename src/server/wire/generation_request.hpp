@@ -37,6 +37,7 @@ struct GenerationRequest {
   OrderedJson tools;                              ///< an array for the template, or null
   OrderedJson variables = OrderedJson::object();  ///< of the template: enable_thinking, reasoning_effort, ...
   std::vector<Prompt> prompts;                    ///< Completions only
+  bool one_prompt = true;                         ///< the field is the prompt itself, not a list of prompts
   SamplingFields sampling;
   std::optional<std::int64_t> max_tokens;
   std::vector<std::string> stop;

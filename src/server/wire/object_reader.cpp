@@ -1,6 +1,8 @@
 #include "server/wire/object_reader.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 namespace lockstep::server {
 namespace {
@@ -14,6 +16,27 @@ std::string joined(std::initializer_list<std::string_view> words) {
 }
 
 }  // namespace
+
+std::optional<WholeNumber> whole_number(const OrderedJson& value) {
+  if (value.is_number_unsigned()) return WholeNumber{value.get<std::uint64_t>(), false};
+  if (value.is_number_integer()) {
+    return WholeNumber{static_cast<std::uint64_t>(value.get<std::int64_t>()), value.get<std::int64_t>() < 0};
+  }
+  const double number = value.get<double>();
+  // 2^63 and 2^64 as doubles. What does not fit is rounded to one of them.
+  if (number != std::trunc(number) || number <= -0x1p63 || number >= 0x1p64) return std::nullopt;
+  if (number < 0) return WholeNumber{static_cast<std::uint64_t>(static_cast<std::int64_t>(number)), true};
+  return WholeNumber{static_cast<std::uint64_t>(number), false};
+}
+
+std::optional<std::int32_t> token_id(const OrderedJson& value, const std::string& path, Problems& problems) {
+  if (value.is_number()) {
+    const std::optional<WholeNumber> whole = whole_number(value);
+    if (whole && !whole->negative && whole->bits <= INT32_MAX) return static_cast<std::int32_t>(whole->bits);
+  }
+  problems.add(path, fmt::format("must be a token id, a whole number between 0 and {}", INT32_MAX));
+  return std::nullopt;
+}
 
 void Problems::add(std::string path, std::string message, std::string_view code) {
   if (first_) return;
@@ -61,16 +84,16 @@ std::optional<double> ObjectReader::number(std::string_view key, double low, dou
 std::optional<std::int64_t> ObjectReader::integer(std::string_view key, std::int64_t low, std::int64_t high) {
   const OrderedJson* value = find(key);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_number_integer()) {
-    complain(key, fmt::format("must be an integer, not {}", value->is_number() ? "a fraction" : value->type_name()),
-             "invalid_type");
+  if (!value->is_number()) {
+    complain(key, fmt::format("must be an integer, not {}", value->type_name()), "invalid_type");
     return std::nullopt;
   }
-  const bool huge = value->is_number_unsigned() && value->get<std::uint64_t>() > INT64_MAX;
-  if (!huge && value->get<std::int64_t>() >= low && value->get<std::int64_t>() <= high) {
-    return value->get<std::int64_t>();
+  const std::optional<WholeNumber> whole = whole_number(*value);
+  if (whole && !(whole->negative ? std::cmp_less(whole->as_signed(), low) : std::cmp_less(whole->bits, low)) &&
+      !(whole->negative ? std::cmp_greater(whole->as_signed(), high) : std::cmp_greater(whole->bits, high))) {
+    return whole->as_signed();
   }
-  complain(key, fmt::format("is {}; it must be between {} and {}", value->dump(), low, high));
+  complain(key, fmt::format("is {}; it must be a whole number between {} and {}", value->dump(), low, high));
   return std::nullopt;
 }
 
@@ -123,7 +146,8 @@ void ObjectReader::ignore(std::initializer_list<std::string_view> keys) {
 void ObjectReader::refuse(std::string_view key, std::string_view why) {
   const OrderedJson* value = find(key);
   if (value == nullptr || *value == false) return;
-  const bool empty = (value->is_structured() && value->empty()) || (value->is_string() && value->get_ref<const std::string&>().empty());
+  const bool empty = (value->is_structured() && value->empty()) ||
+                     (value->is_string() && value->get_ref<const std::string&>().empty());
   if (!empty) complain(key, std::string(why), "unsupported_parameter");
 }
 

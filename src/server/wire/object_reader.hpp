@@ -32,6 +32,19 @@ class Problems {
 /// "messages[2]"
 [[nodiscard]] std::string element_path(std::string_view path, std::size_t index);
 
+/// A whole number of JSON, however it is written: 5, 5.0 and 5e0 are the same.
+struct WholeNumber {
+  std::uint64_t bits = 0;  ///< the value modulo 2^64
+  bool negative = false;
+  [[nodiscard]] std::int64_t as_signed() const { return static_cast<std::int64_t>(bits); }
+};
+/// Nothing for a fraction and outside of -2^63 to 2^64 - 1. `value` is a number.
+[[nodiscard]] std::optional<WholeNumber> whole_number(const OrderedJson& value);
+
+/// A token id, which a vocabulary still has to know. Complains, with `path`, about everything else.
+[[nodiscard]] std::optional<std::int32_t> token_id(const OrderedJson& value, const std::string& path,
+                                                   Problems& problems);
+
 /// One object of a request. Every getter returns nothing for a field that is absent or null, and complains about a
 /// wrong type or range. Keeps references to its arguments.
 class ObjectReader {

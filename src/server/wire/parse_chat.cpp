@@ -3,6 +3,7 @@
 
 #include "server/wire/generation_request.hpp"
 #include "server/wire/request_fields.hpp"
+#include "text/chat_template.hpp"
 
 namespace lockstep::server {
 namespace {
@@ -30,8 +31,8 @@ class ChatParser {
     reader_.refuse("web_search_options", "is not supported");
     reader_.refuse("prediction", "is not supported");
     read_modalities();
-    reader_.ignore({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-                    "prompt_cache_retention", "verbosity"});
+    read_labels(reader_);
+    reader_.string("verbosity");
     reader_.finish(limits_.strict);
     if (problems_.any()) return tl::unexpected(problems_.first());
     return std::move(request_);
@@ -58,7 +59,7 @@ class ChatParser {
     out["content"] = content == nullptr
                          ? ""
                          : read_text(*content, reader.path("content"), limits_, {"text", "refusal"}, "", problems_);
-    reader.ignore({"name"});
+    reader.string("name");
     if (role == "tool") {
       if (const auto id = reader.string("tool_call_id")) out["tool_call_id"] = *id;
     }
@@ -69,7 +70,8 @@ class ChatParser {
       read_calls(reader, out);
       reader.refuse("function_call", "is not supported; use tool_calls");
       reader.refuse("audio", kTextOnly);
-      reader.ignore({"refusal", "annotations"});
+      reader.string("refusal");
+      reader.array("annotations", limits_.parts);
     }
     reader.finish(limits_.strict);
     return out;
@@ -110,7 +112,7 @@ class ChatParser {
     if (function == nullptr) return;
     ObjectReader fields(*function, tool.path("function"), problems_);
     request_.tools.push_back(make_tool(fields, "name", "parameters"));
-    fields.ignore({"strict"});
+    fields.boolean("strict");
     fields.finish(limits_.strict);
   }
 
@@ -120,8 +122,10 @@ class ChatParser {
     const OrderedJson* variables = reader_.object("chat_template_kwargs");
     if (variables == nullptr) return;
     for (const auto& [key, value] : variables->items()) {
-      if (key == "messages" || key == "tools" || key == "add_generation_prompt") {
-        reader_.complain("chat_template_kwargs." + key, "cannot be set");
+      if (text::is_reserved_variable(key)) {
+        reader_.complain("chat_template_kwargs." + key, "cannot be set: the name is the template's own");
+      } else if (key == "enable_thinking" && value.is_null()) {
+        continue;  // as if absent
       } else if (key == "enable_thinking" && !value.is_boolean()) {
         reader_.complain("chat_template_kwargs.enable_thinking", "must be true or false", "invalid_type");
       } else {
@@ -148,7 +152,7 @@ class ChatParser {
     if (!request_.stream) reader_.complain("stream_options", "needs stream to be true");
     ObjectReader fields(*options, "stream_options", problems_);
     request_.include_usage = fields.boolean("include_usage").value_or(false);
-    fields.ignore({"include_obfuscation"});
+    fields.boolean("include_obfuscation");
     fields.finish(limits_.strict);
   }
 

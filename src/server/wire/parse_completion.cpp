@@ -15,12 +15,9 @@ std::vector<decode::TokenId> read_ids(const OrderedJson& value, const std::strin
   std::vector<decode::TokenId> ids;
   ids.reserve(value.size());
   for (std::size_t i = 0; i < value.size(); ++i) {
-    const OrderedJson& id = value[i];
-    if (!id.is_number_unsigned() || id.get<std::uint64_t>() > INT32_MAX) {
-      problems.add(element_path(path, i), "must be a token id");
-      return {};
-    }
-    ids.push_back(id.get<decode::TokenId>());
+    const std::optional<decode::TokenId> id = token_id(value[i], element_path(path, i), problems);
+    if (!id) return {};
+    ids.push_back(*id);
   }
   return ids;
 }
@@ -34,6 +31,7 @@ void read_prompts(ObjectReader& reader, const RequestLimits& limits, GenerationR
   } else if (is_ids(*prompt)) {
     request.prompts.emplace_back(read_ids(*prompt, "prompt", reader.problems()));
   } else if (reader.array("prompt", limits.prompts) != nullptr) {
+    request.one_prompt = false;
     if (prompt->empty()) reader.complain("prompt", "is empty");
     for (std::size_t i = 0; i < prompt->size(); ++i) {
       const OrderedJson& one = (*prompt)[i];
@@ -84,12 +82,12 @@ Parsed<GenerationRequest> parse_completion(const OrderedJson& body, const Reques
     if (!request.stream) reader.complain("stream_options", "needs stream to be true");
     ObjectReader fields(*options, "stream_options", problems);
     request.include_usage = fields.boolean("include_usage").value_or(false);
-    fields.ignore({"include_obfuscation"});
+    fields.boolean("include_obfuscation");
     fields.finish(limits.strict);
   }
   reader.refuse("suffix", "is not supported");
   read_text_format(reader, "response_format");
-  reader.ignore({"user"});
+  read_labels(reader);
   reader.finish(limits.strict);
   if (problems.any()) return tl::unexpected(problems.first());
   return request;

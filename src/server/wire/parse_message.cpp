@@ -28,7 +28,8 @@ class MessageParser {
     reader_.refuse("mcp_servers", "is not supported");
     reader_.refuse("container", "is not supported");
     reader_.refuse("output_format", "is not supported yet: it needs constrained decoding");
-    reader_.ignore({"metadata", "service_tier", "context_management", "inference_geo", "cache_control"});
+    for (const char* key : {"metadata", "context_management", "cache_control"}) reader_.object(key);
+    for (const char* key : {"service_tier", "inference_geo"}) reader_.string(key);
     read_output_config();
     reader_.finish(limits_.strict);
     if (problems_.any()) return tl::unexpected(problems_.first());
@@ -69,7 +70,8 @@ class MessageParser {
     for (std::size_t i = 0; i < content->size(); ++i) {
       ObjectReader block((*content)[i], element_path(reader.path("content"), i), problems_);
       any_block = (role == "user" ? user_block(block, message) : assistant_block(block, message)) || any_block;
-      block.ignore({"cache_control", "citations"});
+      block.object("cache_control");
+      block.ignore({"citations"});
     }
     // Results of tools are messages of their own, before what the user says next to them.
     if (any_block || content->empty()) request_.messages.push_back(std::move(message));
@@ -93,7 +95,7 @@ class MessageParser {
       result["content"] = read_text(*content, block.path("content"), limits_, {"text"}, "\n", problems_);
     }
     if (const auto id = block.string("tool_use_id")) result["tool_call_id"] = *id;
-    block.ignore({"is_error"});
+    block.boolean("is_error");
     request_.messages.push_back(std::move(result));
     return false;
   }
@@ -105,7 +107,7 @@ class MessageParser {
       add_text(block, message);
     } else if (type == "thinking") {
       message["reasoning_content"] = block.string("thinking").value_or("");
-      block.ignore({"signature"});
+      block.string("signature");
     } else if (type == "tool_use") {
       block.require("name");
       append_call(message, block.string("id").value_or(""), block.string("name").value_or(""),
@@ -164,7 +166,7 @@ class MessageParser {
     const std::string type = fields.word("type", {"enabled", "disabled", "adaptive"}).value_or("disabled");
     if (type != "disabled") request_.variables.erase("enable_thinking");
     fields.integer("budget_tokens", 1, std::numeric_limits<std::int64_t>::max());
-    fields.ignore({"display"});
+    fields.string("display");
   }
 
   void read_output_config() {

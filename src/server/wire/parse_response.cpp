@@ -30,8 +30,11 @@ class ResponseParser {
     request_.stream = reader_.boolean("stream").value_or(false);
     read_text();
     refuse_state();
-    reader_.ignore({"metadata", "store", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-                    "service_tier", "include", "stream_options"});
+    read_labels(reader_);
+    reader_.array("include", 64);
+    if (const OrderedJson* options = reader_.object("stream_options")) {
+      ObjectReader(*options, "stream_options", problems_).boolean("include_obfuscation");
+    }
     reader_.word("truncation", {"disabled"});
     reader_.finish(limits_.strict);
     if (problems_.any()) return tl::unexpected(problems_.first());
@@ -55,7 +58,7 @@ class ResponseParser {
 
   void read_item(const OrderedJson& value, const std::string& path) {
     ObjectReader item(value, path, problems_);
-    item.ignore({"id", "status", "phase"});
+    for (const char* label : {"id", "status", "phase"}) item.string(label);
     const std::string type =
         item.word("type", {"message", "function_call", "function_call_output", "reasoning"}).value_or("message");
     if (type == "message") {
@@ -93,7 +96,7 @@ class ResponseParser {
       if (parts == nullptr || !reasoning.empty()) continue;
       reasoning = server::read_text(*parts, item.path(key), limits_, {"reasoning_text", "summary_text"}, "", problems_);
     }
-    item.ignore({"encrypted_content"});
+    item.string("encrypted_content");
     assistant()["reasoning_content"] = reasoning;
   }
 
@@ -127,13 +130,13 @@ class ResponseParser {
           continue;
         }
         request_.tools.push_back(make_tool(tool, "name", "parameters"));
-        tool.ignore({"strict"});
+        tool.boolean("strict");
         tool.finish(limits_.strict);
       }
     }
     read_tool_choice(reader_, request_);
     request_.one_call = !reader_.boolean("parallel_tool_calls").value_or(true);
-    reader_.ignore({"max_tool_calls"});
+    reader_.integer("max_tool_calls", 1, std::numeric_limits<std::int64_t>::max());
   }
 
   void read_reasoning() {
@@ -142,7 +145,8 @@ class ResponseParser {
     ObjectReader fields(*reasoning, "reasoning", problems_);
     const auto effort = fields.word("effort", {"none", "minimal", "low", "medium", "high", "xhigh"});
     if (effort) set_effort(*effort, request_.variables);
-    fields.ignore({"summary", "generate_summary"});
+    fields.string("summary");
+    fields.string("generate_summary");
     fields.finish(limits_.strict);
   }
 
@@ -151,7 +155,7 @@ class ResponseParser {
     if (text == nullptr) return;
     ObjectReader fields(*text, "text", problems_);
     read_text_format(fields, "format");
-    fields.ignore({"verbosity"});
+    fields.string("verbosity");
     fields.finish(limits_.strict);
   }
 

@@ -16,13 +16,17 @@ constexpr std::string_view kNeedsConstraints =
 void read_seed(ObjectReader& reader, SamplingFields& fields) {
   const OrderedJson* seed = reader.find("seed");
   if (seed == nullptr) return;
-  if (!seed->is_number_integer()) {
+  if (!seed->is_number()) {
     reader.complain("seed", fmt::format("must be an integer, not {}", seed->type_name()), "invalid_type");
     return;
   }
-  // Negative seeds, which OpenAI allows, are taken modulo 2^64.
-  fields.seed =
-      seed->is_number_unsigned() ? seed->get<std::uint64_t>() : static_cast<std::uint64_t>(seed->get<std::int64_t>());
+  const std::optional<WholeNumber> whole = whole_number(*seed);
+  if (!whole) {
+    reader.complain(
+        "seed", fmt::format("is {}; it must be a whole number between {} and {}", seed->dump(), INT64_MIN, UINT64_MAX));
+    return;
+  }
+  fields.seed = whole->bits;  // negative seeds, which OpenAI allows, are taken modulo 2^64
 }
 
 void read_bias(ObjectReader& reader, SamplingFields& fields) {
@@ -63,6 +67,14 @@ void read_openai_sampling(ObjectReader& reader, SamplingFields& fields) {
   read_bias(reader, fields);
 }
 
+void read_labels(ObjectReader& reader) {
+  for (const char* key : {"user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}) {
+    reader.string(key);
+  }
+  reader.object("metadata");
+  reader.boolean("store");
+}
+
 void read_stop(ObjectReader& reader, std::string_view key, std::vector<std::string>& stop) {
   const OrderedJson* value = reader.find(key);
   if (value == nullptr) return;
@@ -95,7 +107,8 @@ void read_text_format(ObjectReader& reader, std::string_view key) {
   const OrderedJson* format = reader.object(key);
   if (format == nullptr) return;
   ObjectReader fields(*format, reader.path(key), reader.problems());
-  const std::optional<std::string> type = fields.string("type");
+  fields.require("type");
+  const std::optional<std::string> type = fields.word("type", {"text", "json_object", "json_schema"});
   if (type && *type != "text") {
     fields.complain("type", fmt::format("'{}' is not supported yet: it needs constrained decoding", *type),
                     "unsupported_parameter");
@@ -169,8 +182,13 @@ void read_tool_choice(ObjectReader& reader, GenerationRequest& request) {
   if (choice == nullptr) return;
   if (*choice == "none") {
     request.tools = OrderedJson();
-  } else if (*choice != "auto") {
+  } else if (choice->is_object() || *choice == "required") {
     reader.complain("tool_choice", std::string(kNeedsConstraints), "unsupported_parameter");
+  } else if (!choice->is_string()) {
+    reader.complain("tool_choice", fmt::format("must be a string or an object, not {}", choice->type_name()),
+                    "invalid_type");
+  } else if (*choice != "auto") {
+    reader.complain("tool_choice", "must be one of 'auto', 'none', 'required', or an object");
   }
 }
 

@@ -18,6 +18,8 @@ inline constexpr std::string_view kTextOnly = "is not supported: this model read
 void read_sampling(ObjectReader& reader, SamplingFields& fields);
 /// presence_penalty, frequency_penalty, logit_bias, seed: what only OpenAI's APIs have.
 void read_openai_sampling(ObjectReader& reader, SamplingFields& fields);
+/// What OpenAI's clients may say about a request and what changes nothing here: user, metadata, store and the like.
+void read_labels(ObjectReader& reader);
 /// A string or a list of strings.
 void read_stop(ObjectReader& reader, std::string_view key, std::vector<std::string>& stop);
 /// OpenAI's effort as template variables: "none" turns thinking off, "minimal" is low, "high" is xhigh.

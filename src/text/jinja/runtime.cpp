@@ -107,7 +107,9 @@ Result<Value> Runtime::from_json(const OrderedJson& json, bool literal) {
 Result<Value> Runtime::from_json(const OrderedJson& json, bool literal, std::uint32_t depth) {
   if (depth > kMaxValueDepth) return fail(ErrorKind::Limit, "input nested deeper than {} levels", kMaxValueDepth);
   const auto string = [&](const std::string& bytes) -> Result<Value> {
-    if (!is_valid_utf8(bytes)) return fail(ErrorKind::Invalid, "a string of the input is not valid UTF-8");
+    if (const std::size_t bad = first_invalid_utf8(bytes); bad < bytes.size()) {
+      return fail(ErrorKind::Invalid, "a string of the input is not valid UTF-8: byte {} of {}", bad, bytes.size());
+    }
     return text(bytes, literal);
   };
   switch (json.type()) {

@@ -1,4 +1,4 @@
-// Running generations to their end and comparing what came out.
+// Running generations and decoders to their end and comparing what came out.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "decode/generation.hpp"
+#include "decode/lanes/ar_pipeline.hpp"
+#include "support/state_parts.hpp"
 
 namespace lockstep::decode::testing {
 
@@ -20,7 +22,7 @@ struct Trace {
   Finish finish = Finish::None;
   DecodeStats stats;
   std::vector<TokenId> tokens;  ///< of the sequence
-  std::vector<std::pair<std::string_view, std::vector<std::byte>>> state;
+  test::StateParts state;       ///< without the draft layer's part, which plain decoding leaves empty
 };
 
 inline std::unique_ptr<Generation> must(Result<std::unique_ptr<Generation>> made) {
@@ -51,6 +53,34 @@ inline Trace trace(Generation& generation, model::Runner& runner, std::int64_t c
   return out;
 }
 
+/// Decodes a request; failures are failures of the test.
+inline Trace decode(Decoder& decoder, Driver& driver, const DecodeRequest& request) {
+  Trace out;
+  const TokenSink sink = [&](std::span<const Choice> tokens) -> Result<bool> {
+    for (const Choice& token : tokens) {
+      out.ids.push_back(token.id);
+      out.probabilities.push_back(token.probability);
+    }
+    return true;
+  };
+  const Status started = decoder.start(request, {});
+  EXPECT_TRUE(started) << (started ? "" : started.error().message);
+  if (!started) return out;
+  const Status ran = driver.run(decoder, sink, [] {});
+  EXPECT_TRUE(ran) << (ran ? "" : ran.error().message);
+  if (!ran) return out;
+  out.finish = decoder.finish();
+  out.stats = decoder.stats();
+  out.tokens = decoder.sequence()->tokens();
+  out.state = decoder.sequence()->save_parts(false);
+  return out;
+}
+
+/// The same in the plain loop.
+inline Trace decode(Decoder& decoder, const DecodeRequest& request) {
+  return decode(decoder, *make_plain_driver(), request);
+}
+
 /// Where two traces differ, or nothing.
 inline std::string difference(const Trace& a, const Trace& b) {
   if (a.ids != b.ids) return "ids";
@@ -65,11 +95,7 @@ inline std::string difference(const Trace& a, const Trace& b) {
         [](const TokenLogprob& x, const TokenLogprob& y) { return x.id == y.id && x.logprob == y.logprob; });
     if (!same) return "alternatives of token " + std::to_string(i);
   }
-  if (a.state.size() != b.state.size()) return "number of state parts";
-  for (std::size_t i = 0; i < a.state.size(); ++i) {
-    if (a.state[i] != b.state[i]) return "state: " + std::string(a.state[i].first);
-  }
-  return {};
+  return test::part_difference(a.state, b.state);
 }
 
 }  // namespace lockstep::decode::testing
