@@ -41,6 +41,7 @@ constexpr std::array kCommands = std::to_array<AddCommand>({
     add_verify,
     add_frspec,
     add_bench,
+    add_ab,
     add_perplexity,
     add_compare,
     add_completion,

@@ -221,6 +221,7 @@ Result<Answer> ChatEngine::answer(const Prompt& prompt, bool split, const std::f
   }
   const decode::TokenSink push = [&](std::span<const decode::Choice> tokens) -> Result<bool> {
     for (const decode::Choice& token : tokens) {
+      partial.ids.push_back(token.id);
       LOCKSTEP_TRY(text.push(token.id));
       if (text.stopped()) return false;
     }

@@ -41,6 +41,7 @@ struct Prompt {
 
 struct Answer {
   std::string reasoning, content;
+  std::vector<decode::TokenId> ids;
   decode::Finish finish = decode::Finish::None;
   std::uint64_t seed = 0;
 };
@@ -68,6 +69,12 @@ class ChatEngine {
   /// Verdict of every lane and what ran for the last answer.
   [[nodiscard]] std::vector<decode::LaneReport> lanes() const;
   [[nodiscard]] const AnswerOptions& options() const { return options_; }
+  /// Seed of the next answers.
+  void set_seed(std::uint64_t seed) { options_.seed = seed; }
+  /// What answer() asks of decoder() for a prompt.
+  [[nodiscard]] Result<decode::DecodeRequest> request(const Prompt& prompt) const;
+  [[nodiscard]] decode::Decoder& decoder() { return *decoder_; }
+  [[nodiscard]] const LoadedModel& loaded() const { return loaded_; }
 
  private:
   ChatEngine(LoadedModel loaded, decode::Lanes lanes, text::Tokenizer tokenizer, text::ChatTemplate chat_template)
@@ -75,8 +82,6 @@ class ChatEngine {
         lanes_(std::move(lanes)),
         tokenizer_(std::move(tokenizer)),
         template_(std::move(chat_template)) {}
-  [[nodiscard]] Result<decode::DecodeRequest> request(const Prompt& prompt) const;
-
   [[nodiscard]] Status check_options() const;
   Status make_decoder();
 

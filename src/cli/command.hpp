@@ -30,6 +30,7 @@ void add_logits(CLI::App& app, CommandContext& context);
 void add_verify(CLI::App& app, CommandContext& context);
 void add_frspec(CLI::App& app, CommandContext& context);
 void add_bench(CLI::App& app, CommandContext& context);
+void add_ab(CLI::App& app, CommandContext& context);
 void add_perplexity(CLI::App& app, CommandContext& context);
 void add_compare(CLI::App& app, CommandContext& context);
 void add_completion(CLI::App& app, CommandContext& context);

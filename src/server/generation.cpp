@@ -77,6 +77,11 @@ Parsed<void> Generation::prepare(const Unwanted& unwanted) {
   if (!cache.empty() && cache != "bypass") {
     return tl::unexpected(ApiError{400, "invalid_value", "x-lockstep-cache", "must be 'bypass', or absent", 0});
   }
+  const std::string_view ids = exchange_->request().header("x-lockstep-ids");
+  if (!ids.empty() && ids != "include") {
+    return tl::unexpected(ApiError{400, "invalid_value", "x-lockstep-ids", "must be 'include', or absent", 0});
+  }
+  with_ids_ = !ids.empty();
   if (const Parsed<void> amounts = check_amounts(); !amounts) return amounts;
   Parsed<std::vector<PreparedPrompt>> prompts = prepare_prompts(*model_, request_, unwanted);
   if (!prompts) return tl::unexpected(prompts.error());

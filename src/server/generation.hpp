@@ -67,6 +67,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<engine::Request> requests_;  ///< until they are submitted
   std::string request_sha256_;
   text::ToolSchemas schemas_;
+  bool with_ids_ = false;  ///< x-lockstep-ids: include
 
   mutable std::mutex mutex_;
   std::vector<Delivery> inbox_;

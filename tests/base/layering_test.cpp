@@ -16,9 +16,10 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::vector<std::string> kLayers = {"base",  "numerics", "artifact", "text",   "kernels", "backend",
-                                          "model", "decode",   "engine",   "server", "cli"};
-// Kernels are pure functions on spans; they know neither files nor text.
-const std::map<std::string, std::set<std::string>> kNarrower = {{"kernels", {"kernels", "base", "numerics"}}};
+                                          "model", "decode",   "engine",   "server", "report",  "cli"};
+// Kernels are pure functions on spans; they know neither files nor text. Reports know no model.
+const std::map<std::string, std::set<std::string>> kNarrower = {{"kernels", {"kernels", "base", "numerics"}},
+                                                                {"report", {"report", "base"}}};
 
 bool may_include(const std::string& from, const std::string& to) {
   const auto narrower = kNarrower.find(from);

@@ -41,6 +41,7 @@ OrderedJson choice_report(const ChoiceResult& choice) {
   out["ple_misses"] = summary.ple_misses;
   out["prompt_ids_sha256"] = choice.prompt_sha256;
   out["ids_sha256"] = choice.ids_sha256;
+  if (choice.ids) out["ids"] = *choice.ids;
   out["text_sha256"] = sha256_hex(choice.text_of(AnswerPart::Kind::Content));
   out["reasoning_sha256"] = sha256_hex(choice.text_of(AnswerPart::Kind::Reasoning));
   return out;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -72,6 +73,7 @@ struct ChoiceResult {
   engine::Summary summary;
   std::int64_t reasoning_tokens = 0;
   std::string prompt_sha256, ids_sha256;
+  std::optional<std::vector<std::int32_t>> ids;  ///< of the answer, when the client asked for them
 
   [[nodiscard]] std::string text_of(AnswerPart::Kind kind) const;
 };

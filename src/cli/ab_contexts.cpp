@@ -1,0 +1,193 @@
+#include "cli/ab_contexts.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/progress.hpp"
+#include "cli/ab_arm.hpp"
+#include "report/machine.hpp"
+
+namespace lockstep::cli {
+namespace {
+
+/// The pages of a sequence in order, and their size.
+struct Pages {
+  std::vector<const void*> pages;
+  std::size_t bytes = 0;
+};
+
+Pages pages_of(const model::Sequence& sequence) {
+  Pages out;
+  sequence.for_each_page([&](const void* page, std::size_t bytes) {
+    out.pages.push_back(page);
+    out.bytes = std::max(out.bytes, bytes);
+  });
+  std::ranges::sort(out.pages);
+  return out;
+}
+
+struct Point {
+  std::int64_t tokens = 0;  ///< in the sequence when its bytes were read
+  std::size_t bytes = 0, page_bytes = 0;
+  bool copied = false;
+};
+
+OrderedJson linearity(const std::vector<Point>& points) {
+  if (points.size() < 2) return {};
+  const auto& [first_tokens, first_bytes, page_bytes, copied] = points.front();
+  const Point& last = points.back();
+  const double slope = (static_cast<double>(last.bytes) - static_cast<double>(first_bytes)) /
+                       static_cast<double>(last.tokens - first_tokens);
+  const double constant = static_cast<double>(first_bytes) - slope * static_cast<double>(first_tokens);
+  double worst = 0;
+  for (const Point& point : points) {
+    const double expected = constant + slope * static_cast<double>(point.tokens);
+    worst = std::max(worst, std::abs(static_cast<double>(point.bytes) - expected));
+  }
+  // The last page of each cache is filled in part: one page of the layers and one of the draft layer, at both ends.
+  const double allowed = 4.0 * static_cast<double>(page_bytes);
+  return {{"bytes_per_token", slope},
+          {"constant_bytes", constant},
+          {"largest_deviation_bytes", worst},
+          {"allowed_deviation_bytes", allowed},
+          {"linear", worst <= allowed}};
+}
+
+class Sweep {
+ public:
+  Sweep(const AbSetup& setup, const SweepOptions& options, ChatEngine& engine, std::vector<decode::TokenId> tokens)
+      : setup_(setup), options_(options), engine_(engine), tokens_(std::move(tokens)) {}
+
+  Result<OrderedJson> run() {
+    OrderedJson rows = OrderedJson::array();
+    std::vector<Point> points;
+    for (const std::int64_t context : options_.contexts) {
+      OrderedJson row = {{"context", context}};
+      const Result<Point> point = measure(context, row);
+      if (!point) {
+        if (point.error().kind == ErrorKind::Cancelled) return tl::unexpected(point.error());
+        row["error"] = point.error().message;
+        row["no_room"] = point.error().kind == ErrorKind::Limit;
+        rows.push_back(std::move(row));
+        break;
+      }
+      points.push_back(*point);
+      rows.push_back(std::move(row));
+    }
+    return OrderedJson{{"contexts", std::move(rows)}, {"growth", linearity(points)}};
+  }
+
+ private:
+  Result<Point> measure(std::int64_t context, OrderedJson& row) {
+    Prompt prompt;
+    prompt.tokens.reserve(static_cast<std::size_t>(context));
+    for (std::int64_t i = 0; i < context; ++i) {
+      prompt.tokens.push_back(tokens_[static_cast<std::size_t>(i) % tokens_.size()]);
+    }
+    decode::DecodeRequest request = LOCKSTEP_TRY(engine_.request(prompt));
+    request.stop_ids.clear();  // the speed of a given number of tokens is wanted
+    request.max_tokens = options_.tokens;
+    decode::Decoder& decoder = engine_.decoder();
+    const auto cancel = [&] {
+      if (setup_.interrupted->load()) decoder.cancel();
+    };
+    {
+      Progress bar(fmt::format("context {}", context), static_cast<std::uint64_t>(context), ProgressUnit::Items);
+      LOCKSTEP_TRY(decoder.start(request, [&](std::int64_t done, std::int64_t) {
+        bar.set(static_cast<std::uint64_t>(done));
+        cancel();
+      }));
+    }
+    const Pages before = pages_of(*decoder.sequence());
+    while (decoder.finish() == decode::Finish::None) {
+      cancel();
+      LOCKSTEP_TRY(decoder.step());
+    }
+    const model::Sequence& sequence = *decoder.sequence();
+    const Pages after = pages_of(sequence);
+    const bool kept = std::ranges::includes(after.pages, before.pages);
+    const decode::DecodeStats& stats = decoder.stats();
+    row["prefill_tokens"] = stats.prompt_tokens - stats.reused_tokens;
+    row["prefill_tokens_per_second"] =
+        static_cast<double>(stats.prompt_tokens - stats.reused_tokens) / stats.prefill_seconds;
+    row["tokens"] = stats.tokens;
+    row["decode_tokens_per_second"] = static_cast<double>(stats.tokens) / stats.decode_seconds;
+    row["sequence_tokens"] = sequence.length();
+    row["state_bytes"] = sequence.bytes();
+    row["state_bytes_per_token"] = static_cast<double>(sequence.bytes()) / static_cast<double>(sequence.length());
+    row["pages"] = after.pages.size();
+    row["page_bytes"] = after.bytes;
+    row["pages_kept"] = kept;
+    return Point{sequence.length(), sequence.bytes(), after.bytes, !kept};
+  }
+
+  const AbSetup& setup_;
+  const SweepOptions& options_;
+  ChatEngine& engine_;
+  std::vector<decode::TokenId> tokens_;
+};
+
+std::string row_text(const OrderedJson& row) {
+  const auto context = row["context"].get<std::int64_t>();
+  if (row.contains("error")) {
+    return fmt::format("| {} | ends here: {} | | | | |\n", context, row["error"].get<std::string>());
+  }
+  return fmt::format("| {} | {:.1f} | {:.1f} | {} | {:.1f} | {} |\n", context,
+                     row["prefill_tokens_per_second"].get<double>(), row["decode_tokens_per_second"].get<double>(),
+                     row["state_bytes"].get<std::uint64_t>(), row["state_bytes_per_token"].get<double>(),
+                     row["pages_kept"].get<bool>() ? "no" : "YES");
+}
+
+}  // namespace
+
+Result<OrderedJson> sweep_contexts(const AbSetup& setup, const std::vector<report::Arm>& arms,
+                                   const SweepOptions& options) {
+  OrderedJson out = {{"format", "lockstep-ab-contexts-1"}, {"version", LOCKSTEP_VERSION}};
+  out["time"] = report::now_utc();
+  out["machine"] = report::describe_machine();
+  out["tokens"] = options.tokens;
+  out["arms"] = OrderedJson::array();
+  for (const report::Arm& arm : arms) {
+    const std::unique_ptr<ChatEngine> engine = LOCKSTEP_TRY(load_arm(setup, arm));
+    const Prompt text = LOCKSTEP_TRY(engine->raw_prompt(setup.message));
+    if (text.tokens.empty()) return fail(ErrorKind::Usage, "the prompt is empty");
+    OrderedJson found = LOCKSTEP_TRY(Sweep(setup, options, *engine, text.tokens).run());
+    OrderedJson entry = {{"name", arm.name}, {"flags", arm.flags}, {"device", engine->describe()}};
+    entry.update(found);
+    out["arms"].push_back(std::move(entry));
+  }
+  out["verdict"] = sweep_passed(out) ? "PASS" : "FAIL";
+  return out;
+}
+
+bool sweep_passed(const OrderedJson& sweep) {
+  for (const OrderedJson& arm : sweep["arms"]) {
+    if (!arm["growth"].is_null() && !arm["growth"]["linear"].get<bool>()) return false;
+    for (const OrderedJson& row : arm["contexts"]) {
+      if (row.contains("error") ? !row["no_room"].get<bool>() : !row["pages_kept"].get<bool>()) return false;
+    }
+  }
+  return true;
+}
+
+std::string sweep_markdown(const OrderedJson& sweep) {
+  std::string out = fmt::format("# Context sweep: {}\n", sweep_passed(sweep) ? "PASS" : "FAIL");
+  for (const OrderedJson& arm : sweep["arms"]) {
+    out += fmt::format("\n## {} ({})\n\n", arm["name"].get<std::string>(), arm["device"].get<std::string>());
+    out +=
+        "| context | prefill tokens/s | decode tokens/s | state bytes | bytes a token | copied "
+        "|\n|---|---|---|---|---|---|\n";
+    for (const OrderedJson& row : arm["contexts"]) out += row_text(row);
+    const OrderedJson& growth = arm["growth"];
+    if (growth.is_null()) continue;
+    out += fmt::format(
+        "\nGrowth: {:.1f} bytes a token and {:.0f} bytes; no context is further off than {:.0f} bytes "
+        "({:.0f} allowed for pages filled in part): {}.\n",
+        growth["bytes_per_token"].get<double>(), growth["constant_bytes"].get<double>(),
+        growth["largest_deviation_bytes"].get<double>(), growth["allowed_deviation_bytes"].get<double>(),
+        growth["linear"].get<bool>() ? "linear" : "NOT linear");
+  }
+  return out;
+}
+
+}  // namespace lockstep::cli

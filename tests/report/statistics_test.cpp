@@ -1,0 +1,95 @@
+// Statistics against cases that can be worked out by hand.
+#include "report/statistics.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace lockstep::report {
+namespace {
+
+TEST(Statistics, MeansAndSpread) {
+  EXPECT_EQ(mean(std::vector<double>{1, 2, 6}), 3);
+  EXPECT_EQ(median({6, 1, 2}), 2);
+  EXPECT_EQ(median({4, 1, 2, 10}), 3);
+  EXPECT_EQ(deviation(std::vector<double>{2, 4, 4, 4, 5, 5, 7, 9}), std::sqrt(32.0 / 7));
+  EXPECT_EQ(deviation(std::vector<double>{3}), 0);
+  EXPECT_EQ(t_quantile(1), 12.706);
+  EXPECT_EQ(t_quantile(2), 4.303);
+  EXPECT_EQ(t_quantile(24), 2.086);  // that of 20
+  EXPECT_EQ(t_quantile(1000), 2.000);
+  const auto found = interval(std::vector<double>{1, 2, 3});
+  ASSERT_TRUE(found);
+  EXPECT_DOUBLE_EQ(found->low, 2 - 4.303 / std::sqrt(3.0));
+  EXPECT_DOUBLE_EQ(found->high, 2 + 4.303 / std::sqrt(3.0));
+  EXPECT_FALSE(interval(std::vector<double>{1}));
+}
+
+TEST(Statistics, ALinearDriftCancels) {
+  // The machine loses 1 token/s a window; b is 10 % faster. ABBA, two seeds.
+  std::vector<Measured> windows;
+  for (std::size_t w = 0; w < 4; ++w) {
+    const std::size_t arm = w == 1 || w == 2 ? 1 : 0;
+    const double factor = arm == 1 ? 1.1 : 1.0;
+    const double time = static_cast<double>(w);
+    windows.push_back({arm, {factor * (100 - time), factor * (200 - time)}});
+  }
+  const auto found = compare(windows, 1, 0);
+  ASSERT_TRUE(found);
+  EXPECT_NEAR(found->change, 0.1, 1e-12);
+  EXPECT_EQ(found->pairs, 2U);
+  EXPECT_NEAR(*found->noise, 3 / 148.5, 1e-12);  // the drift counts as noise
+  EXPECT_EQ(found->word, Word::Gain);
+}
+
+TEST(Statistics, TheWordFollowsFromIntervalAndNoise) {
+  const auto word = [](std::vector<Measured> windows) { return compare(windows, 1, 0)->word; };
+  EXPECT_EQ(word({{0, {100, 100}}, {1, {110, 111}}, {0, {100, 100}}}), Word::Gain);
+  EXPECT_EQ(word({{0, {100, 100}}, {1, {90, 91}}, {0, {100, 100}}}), Word::Loss);
+  // As far apart, but the control alone moves by as much.
+  EXPECT_EQ(word({{0, {94, 94}}, {1, {110, 111}}, {0, {106, 106}}}), Word::WithinNoise);
+  // The seeds disagree.
+  EXPECT_EQ(word({{0, {100, 100}}, {1, {130, 101}}, {0, {100, 100}}}), Word::WithinNoise);
+  // Without a repeated window the noise is unknown.
+  EXPECT_EQ(word({{0, {100, 100}}, {1, {110, 111}}}), Word::WithinNoise);
+  // One seed and one window: no interval.
+  EXPECT_EQ(word({{0, {100}}, {1, {110}}, {0, {100}}}), Word::WithinNoise);
+  // One seed, two windows: the windows are the pairs.
+  EXPECT_EQ(word({{0, {100}}, {1, {110}}, {1, {111}}, {0, {100}}}), Word::Gain);
+}
+
+TEST(Statistics, OnlyWhatWasRunIsCompared) {
+  EXPECT_FALSE(compare(std::vector<Measured>{{0, {1}}}, 1, 0));
+  EXPECT_FALSE(compare(std::vector<Measured>{{1, {1}}}, 1, 0));
+  EXPECT_FALSE(compare(std::vector<Measured>{{0, {1}}}, 0, 0));
+  EXPECT_FALSE(window_noise(std::vector<Measured>{{0, {1}}}, 0));
+}
+
+TEST(Statistics, EqualArmsAreWithinNoiseAndScaleDoesNotMatter) {
+  std::mt19937 random(5);
+  std::normal_distribution<double> jitter(0, 0.01);
+  int wrong = 0;
+  for (int round = 0; round < 500; ++round) {
+    SCOPED_TRACE(round);
+    std::vector<Measured> windows;
+    for (const std::size_t arm : {0U, 1U, 1U, 0U}) {
+      windows.push_back({arm, {100 * (1 + jitter(random)), 90 * (1 + jitter(random)), 80 * (1 + jitter(random))}});
+    }
+    std::vector<Measured> scaled = windows;
+    for (Measured& window : scaled) {
+      for (double& value : window.by_seed) value *= 1e-3;
+    }
+    const auto found = compare(windows, 1, 0);
+    const auto again = compare(scaled, 1, 0);
+    EXPECT_NEAR(found->change, again->change, 1e-12);
+    EXPECT_EQ(found->word, again->word);
+    EXPECT_LE(found->interval->low, found->change);
+    EXPECT_GE(found->interval->high, found->change);
+    if (found->word != Word::WithinNoise) ++wrong;
+  }
+  EXPECT_LT(wrong, 25);  // a 95 % interval alone would be wrong in about that many
+}
+
+}  // namespace
+}  // namespace lockstep::report
