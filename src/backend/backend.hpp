@@ -123,6 +123,12 @@ struct PleSlot {
   ConvSlot conv;
 };
 
+/// Rows of a whole block and the memory of its parts: u and y [count, hidden], inject [count, streams].
+struct BlockRows {
+  std::int64_t count = 0;
+  float *u = nullptr, *y = nullptr, *inject = nullptr;
+};
+
 /// Raw index keys kept per layer: a partial group plus what a rejected verify of up to five rows may need again.
 [[nodiscard]] constexpr std::int64_t raw_key_ring(std::int64_t ratio) {
   return ratio + 8;
@@ -229,6 +235,25 @@ class Backend {
   virtual void attention_keys(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
                               std::int64_t rows) = 0;
   virtual void experts(const MoeWeights& weights, const float* u, std::int64_t rows, float* y) = 0;
+  // Whole blocks: a gated-residual site, its operation and the way back into x, where a device may join what the three
+  // parts share. Same values as the parts one by one; u, inject and y of `rows` (BlockRows) are theirs to use.
+  virtual void delta_block(const HyperWeights& site, const DeltaWeights& weights, std::span<const DeltaSlot> slots,
+                           const BlockRows& rows, float* x) {
+    hyper_read(site, x, rows.count, rows.u, rows.inject);
+    delta_net(weights, rows.u, slots, rows.count, rows.y);
+    hyper_write(rows.inject, rows.y, rows.count, x);
+  }
+  virtual void attention_block(const HyperWeights& site, const AttentionWeights& weights,
+                               std::span<const AttentionSlot> slots, const BlockRows& rows, float* x) {
+    hyper_read(site, x, rows.count, rows.u, rows.inject);
+    attention(weights, rows.u, slots, rows.count, rows.y);
+    hyper_write(rows.inject, rows.y, rows.count, x);
+  }
+  virtual void experts_block(const HyperWeights& site, const MoeWeights& weights, const BlockRows& rows, float* x) {
+    hyper_read(site, x, rows.count, rows.u, rows.inject);
+    experts(weights, rows.u, rows.count, rows.y);
+    hyper_write(rows.inject, rows.y, rows.count, x);
+  }
   /// out [rows, matrix rows].
   virtual void project(const Matrix& matrix, const float* u, std::int64_t rows, float* out) = 0;
   /// Draft head input (docs/model.md section 4): embeddings of `tokens` and wide residuals h -> wide x.

@@ -172,20 +172,14 @@ void Runner::bind_linear(std::span<const Segment> segments, std::int64_t index) 
 
 void Runner::layer(const LayerWeights& weights, std::int64_t rows, float* x) {
   backend::Backend& backend = model_->backend();
-  float* u = u_->floats();
-  float* y = y_->floats();
-  float* inject = inject_->floats();
+  const backend::BlockRows block{rows, u_->floats(), y_->floats(), inject_->floats()};
   if (weights.ple) backend.ple_inject(*weights.ple, embedded_->floats(), ple_slots_, rows, x);
-  backend.hyper_read(weights.attention_site, x, rows, u, inject);
   if (weights.kind == artifact::LayerKind::Linear) {
-    backend.delta_net(*weights.linear, u, delta_slots_, rows, y);
+    backend.delta_block(weights.attention_site, *weights.linear, delta_slots_, block, x);
   } else {
-    backend.attention(*weights.attention, u, attention_slots_, rows, y);
+    backend.attention_block(weights.attention_site, *weights.attention, attention_slots_, block, x);
   }
-  backend.hyper_write(inject, y, rows, x);
-  backend.hyper_read(weights.mlp_site, x, rows, u, inject);
-  backend.experts(weights.moe, u, rows, y);
-  backend.hyper_write(inject, y, rows, x);
+  backend.experts_block(weights.mlp_site, weights.moe, block, x);
 }
 
 Status Runner::reserve_logits(std::size_t rows, const ShortHead* short_head) {

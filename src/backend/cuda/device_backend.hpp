@@ -10,6 +10,7 @@
 #include "backend/rotation_table.hpp"
 #include "kernels/cuda/attention.hpp"
 #include "kernels/cuda/delta.hpp"
+#include "kernels/cuda/few.hpp"
 #include "kernels/cuda/linear.hpp"
 #include "kernels/cuda/queue.hpp"
 
@@ -73,6 +74,11 @@ class DeviceBackend final : public Backend {
   void attention_keys(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
                       std::int64_t rows) override;
   void experts(const MoeWeights& weights, const float* u, std::int64_t rows, float* y) override;
+  void delta_block(const HyperWeights& site, const DeltaWeights& weights, std::span<const DeltaSlot> slots,
+                   const BlockRows& rows, float* x) override;
+  void attention_block(const HyperWeights& site, const AttentionWeights& weights, std::span<const AttentionSlot> slots,
+                       const BlockRows& rows, float* x) override;
+  void experts_block(const HyperWeights& site, const MoeWeights& weights, const BlockRows& rows, float* x) override;
   void project(const Matrix& matrix, const float* u, std::int64_t rows, float* out) override;
   void draft_input(const DraftWeights& weights, const Matrix& embedding, std::span<const std::int32_t> tokens,
                    const float* h, float* x) override;
@@ -100,6 +106,11 @@ class DeviceBackend final : public Backend {
     const kernels::cuda::ActivationRows& quantised(int group);
     /// The quantised form that the caller's own kernel makes.
     const kernels::cuda::ActivationRows& to_fill(int group);
+    /// The quantised form, or null while there is none.
+    [[nodiscard]] const kernels::cuda::ActivationRows* made(int group) const {
+      const kernels::cuda::ActivationRows& rows = quantised_.at(slot(group));
+      return rows.digits == nullptr ? nullptr : &rows;
+    }
 
    private:
     static std::size_t slot(int group) { return group == 32 ? 0 : (group == 64 ? 1 : 2); }
@@ -128,6 +139,17 @@ class DeviceBackend final : public Backend {
   }
   /// Independent products; those that can share a launch do.
   void multiply(std::initializer_list<Product> products);
+  /// The product that ends a block: to the tail's x where it has one, else to its y, which serves as scratch otherwise.
+  void multiply_into(const Matrix& matrix, Input& input, const kernels::cuda::Tail& tail);
+  void add_tail(const kernels::cuda::Tail& tail, std::int64_t rows);
+  /// Products of the same few f32 rows in as few launches as their kinds allow; false when they are not for those.
+  bool multiply_few(std::initializer_list<Product> products);
+  void delta_into(const DeltaWeights& weights, const float* u, std::span<const DeltaSlot> slots, std::int64_t rows,
+                  const kernels::cuda::Tail& tail);
+  void attention_into(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
+                      std::int64_t rows, const kernels::cuda::Tail& tail);
+  void experts_into(const MoeWeights& weights, const float* u, std::int64_t rows, const kernels::cuda::Tail& tail);
+  bool experts_few(const MoeWeights& weights, const float* u, std::int64_t rows, const kernels::cuda::Tail& tail);
   void lookup(const Matrix& matrix, std::span<const std::int32_t> ids, std::int64_t copies, float* out);
   /// Whether the kernels of a few rows serve this site.
   bool hyper_few(const HyperWeights& weights, const float* x, std::int64_t rows, float* u, float* inject);
@@ -151,7 +173,7 @@ class DeviceBackend final : public Backend {
   std::int64_t reserved_rows_ = 0;
   std::array<Scratch, 16> scratch_;
   std::array<Scratch, 6> digits_, steps_;  ///< group sizes of two banks
-  Scratch tokens_, tables_, staging_;
+  Scratch tokens_, tables_, staging_, readers_;
   std::vector<std::int64_t> last_tables_;  ///< what tables_ holds
   const std::int64_t* last_tables_at_ = nullptr;
   std::vector<float> ngram_rows_;

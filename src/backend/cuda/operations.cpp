@@ -3,6 +3,7 @@
 
 #include "backend/cuda/device_backend.hpp"
 #include "kernels/cpu/kernels.hpp"
+#include "kernels/cuda/few_delta.hpp"
 #include "kernels/cuda/hyper.hpp"
 #include "kernels/cuda/residual.hpp"
 
@@ -109,6 +110,11 @@ cuda::DeltaShape DeviceBackend::delta_shape() const {
 
 void DeviceBackend::delta_net(const DeltaWeights& weights, const float* u, std::span<const DeltaSlot> slots,
                               std::int64_t rows, float* y) {
+  delta_into(weights, u, slots, rows, {y, nullptr, nullptr, 0});
+}
+
+void DeviceBackend::delta_into(const DeltaWeights& weights, const float* u, std::span<const DeltaSlot> slots,
+                               std::int64_t rows, const cuda::Tail& tail) {
   const cuda::DeltaShape shape = delta_shape();
   const std::int64_t channels = config_.conv_channels();
   const std::int64_t values = config_.value_size();
@@ -123,7 +129,9 @@ void DeviceBackend::delta_net(const DeltaWeights& weights, const float* u, std::
   auto* units = scratch(7, rows, 2 * shape.key_size());
   auto* o = scratch(8, rows, values);
   Input input(*this, u, rows, config_.hidden_size);
-  multiply({{*weights.qkv, input, qkv}, {*weights.z, input, z}, {*weights.a, input, a}, {*weights.b, input, b}});
+  const std::initializer_list<Product> projections{
+      {*weights.qkv, input, qkv}, {*weights.z, input, z}, {*weights.a, input, a}, {*weights.b, input, b}};
+  if (!multiply_few(projections)) multiply(projections);
   std::vector<cuda::ConvRun> convs;
   std::vector<cuda::DeltaRun> runs;
   for (const DeltaSlot& slot : slots) {
@@ -134,6 +142,17 @@ void DeviceBackend::delta_net(const DeltaWeights& weights, const float* u, std::
   }
   const cuda::GateInput gates{a, b, weights.neg_a->floats(), weights.dt_bias->floats()};
   const auto kernel = static_cast<int>(config_.conv_kernel);
+  const auto& out = static_cast<const DeviceMatrix&>(*weights.out);
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  Input output(*this, o, rows, values);
+  if (out.quantised && out.affine.group == 64 && cuda::few_delta_takes(convs, shape, kernel)) {
+    auto* readers = static_cast<std::int32_t*>(
+        readers_.bytes(*this, static_cast<std::size_t>(cuda::kFewDeltaRuns * shape.key_heads) * sizeof(std::int32_t)));
+    const cuda::FewDeltaInput few{qkv, z, gates, weights.conv->floats(), weights.norm->floats(), eps, readers};
+    cuda::few_delta(queue_, convs, runs, shape, few, output.to_fill(64));
+    multiply_into(*weights.out, output, tail);
+    return;
+  }
   if (cuda::delta_prepare_takes(convs, shape, kernel)) {
     cuda::delta_prepare(queue_, convs, shape, qkv, weights.conv->floats(), gates, conv, units, decay, beta);
   } else {
@@ -142,9 +161,6 @@ void DeviceBackend::delta_net(const DeltaWeights& weights, const float* u, std::
     cuda::delta_units(queue_, shape, conv, rows, units);
   }
   cuda::delta_rule(queue_, runs, shape, conv, units, decay, beta, o);
-  Input output(*this, o, rows, values);
-  const auto& out = static_cast<const DeviceMatrix&>(*weights.out);
-  const auto eps = static_cast<float>(config_.rms_norm_eps);
   constexpr std::int64_t kMostNormed = 256;
   if (out.quantised && shape.value_dim % out.affine.group == 0 && shape.value_dim <= kMostNormed) {
     cuda::quantise_gated_norm(queue_, o, z, weights.norm->floats(), shape.value_dim, eps,
@@ -152,7 +168,7 @@ void DeviceBackend::delta_net(const DeltaWeights& weights, const float* u, std::
   } else {
     cuda::gated_norm(queue_, o, z, weights.norm->floats(), rows * heads, shape.value_dim, eps);
   }
-  multiply({{*weights.out, output, y}});
+  multiply_into(*weights.out, output, tail);
 }
 
 void DeviceBackend::commit_delta(const DeltaSlot& slot, std::int64_t keep) {
@@ -223,14 +239,14 @@ void DeviceBackend::project_keys(const AttentionWeights& weights, Input& input, 
   auto* k = scratch(1, rows, config_.kv_heads * config_.head_dim);
   auto* v = scratch(2, rows, config_.kv_heads * config_.head_dim);
   auto* index_qk = scratch(3, rows, (config_.indexer_heads + 1) * config_.indexer_dim);
-  if (q_gate == nullptr) {
-    multiply({{*weights.k, input, k}, {*weights.v, input, v}, {*weights.index_qk, input, index_qk}});
-  } else {
-    multiply({{*weights.q, input, q_gate},
-              {*weights.k, input, k},
-              {*weights.v, input, v},
-              {*weights.index_qk, input, index_qk}});
-  }
+  const std::initializer_list<Product> keys{
+      {*weights.k, input, k}, {*weights.v, input, v}, {*weights.index_qk, input, index_qk}};
+  const std::initializer_list<Product> all{{*weights.q, input, q_gate},
+                                           {*weights.k, input, k},
+                                           {*weights.v, input, v},
+                                           {*weights.index_qk, input, index_qk}};
+  const std::initializer_list<Product>& wanted = q_gate == nullptr ? keys : all;
+  if (!multiply_few(wanted)) multiply(wanted);
   projected = {q_gate, k, v, index_qk};
 }
 
@@ -248,6 +264,11 @@ constexpr std::int64_t kPieceRows = 64;
 
 void DeviceBackend::attention(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
                               std::int64_t rows, float* y) {
+  attention_into(weights, u, slots, rows, {y, nullptr, nullptr, 0});
+}
+
+void DeviceBackend::attention_into(const AttentionWeights& weights, const float* u,
+                                   std::span<const AttentionSlot> slots, std::int64_t rows, const cuda::Tail& tail) {
   const std::int64_t width = config_.attention_heads * config_.head_dim;
   const cuda::AttentionShape shape = attention_shape();
   auto* q_gate = scratch(0, rows, 2 * width);
@@ -275,7 +296,7 @@ void DeviceBackend::attention(const AttentionWeights& weights, const float* u, s
   cuda::store_keys(queue_, runs, shape, norms(weights), projected, q, index_q);
   cuda::attend(queue_, runs, shape, q, index_q, q_gate, piece, out);
   Input attended(*this, out, rows, width);
-  multiply({{*weights.o, attended, y}});
+  multiply_into(*weights.o, attended, tail);
 }
 
 void DeviceBackend::attention_keys(const AttentionWeights& weights, const float* u,
@@ -288,6 +309,11 @@ void DeviceBackend::attention_keys(const AttentionWeights& weights, const float*
 
 // The pairs of row and rank are sorted by expert on the device, so that each chosen expert is read once.
 void DeviceBackend::experts(const MoeWeights& weights, const float* u, std::int64_t rows, float* y) {
+  experts_into(weights, u, rows, {y, nullptr, nullptr, 0});
+}
+
+void DeviceBackend::experts_into(const MoeWeights& weights, const float* u, std::int64_t rows, const cuda::Tail& tail) {
+  if (experts_few(weights, u, rows, tail)) return;
   const std::int64_t ranks = config_.experts_per_token;
   const std::int64_t pairs = rows * ranks;
   const std::int64_t hidden = config_.hidden_size;
@@ -344,12 +370,14 @@ void DeviceBackend::experts(const MoeWeights& weights, const float* u, std::int6
   back.in_rows = nullptr;
   back.out_rows = lists.order;
   multiply({{*weights.down, routed_inner, outputs, &back}, {*weights.shared_down, shared_inner, shared}});
-  cuda::combine(queue_, outputs, rank_weights, shared, shared_logit, rows, ranks, hidden, y);
+  cuda::combine(queue_, outputs, rank_weights, shared, shared_logit, rows, ranks, hidden, tail.y);
+  add_tail(tail, rows);
 }
 
 void DeviceBackend::project(const Matrix& matrix, const float* u, std::int64_t rows, float* out) {
   Input input(*this, u, rows, matrix.cols());
-  multiply({{matrix, input, out}});
+  const std::initializer_list<Product> product{{matrix, input, out}};
+  if (!multiply_few(product)) multiply(product);
 }
 
 void DeviceBackend::draft_input(const DraftWeights& weights, const Matrix& embedding,

@@ -47,6 +47,7 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
     const uint4* from = row < p.lowrank
                             ? p.down + static_cast<std::int64_t>(row) * p.down_chunks * 32
                             : p.inject_weights + static_cast<std::int64_t>(row - p.lowrank) * p.down_chunks * 32;
+#pragma unroll 2
     for (int i = 0; i < p.down_chunks; ++i) copy_soon(weights + i * 32, from + i * 32 + lane);
   }
   copies_made();
@@ -68,10 +69,12 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   copies_made();
   wait_copies<0>();
   __syncthreads();
+#pragma unroll 1
   for (int item = warp; item < kTokens * kStreams; item += kDownThreads / 32) {
     const float* x = wide + item * p.hidden;
     float sum = 0.0F;
     int i = lane;
+#pragma unroll 1
     for (; i + 32 * 15 < p.hidden; i += 32 * 16) {
       float values[16];
 #pragma unroll
@@ -79,6 +82,7 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
 #pragma unroll
       for (int k = 0; k < 16; ++k) sum = canon_fma(values[k], values[k], sum);
     }
+#pragma unroll 1
     for (; i < p.hidden; i += 32) sum = canon_fma(x[i], x[i], sum);
     const float mean = fold_lanes(sum) / static_cast<float>(p.hidden);
     const float inverse = canon_rsqrt(mean + p.eps);
@@ -93,7 +97,7 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
     const int at = thread + i * kDownThreads;
     if (at >= quads) continue;
     const float4 w = norm[i];
-    const int stream = 4 * at / p.hidden;
+    const int stream = (at >= quads / 4 ? 1 : 0) + (at >= quads / 2 ? 1 : 0) + (at >= quads / 4 * 3 ? 1 : 0);
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
       const float inverse = inverses[t][stream];
@@ -151,49 +155,54 @@ __global__ void __launch_bounds__(32 * kUpWarps) up_kernel(HyperParams p) {
       }
     }
   }
-  float norms[kOutputs];
-#pragma unroll
-  for (int o = 0; o < kOutputs; ++o) {
-    norms[o] =
-        first + o < p.hidden ? __ldg(p.norm + static_cast<std::int64_t>(lane % kStreams) * p.hidden + first + o) : 0.0F;
-  }
+  const int my_place = first + lane / kStreams;
+  const float norm = lane < kStreams * kOutputs && my_place < p.hidden
+                         ? __ldg(p.norm + static_cast<std::int64_t>(lane % kStreams) * p.hidden + my_place)
+                         : 0.0F;
   wait_previous_grid();
+#pragma unroll 1
   for (int t = 0; t < kTokens; ++t) {
     const std::int64_t wide0 = (static_cast<std::int64_t>(t) * kStreams + lane % kStreams) * p.hidden;
     const float inverse = p.inverse[t * kStreams + lane % kStreams];
-    float values[kOutputs];
-#pragma unroll
-    for (int o = 0; o < kOutputs; ++o) values[o] = first + o < p.hidden ? p.x[wide0 + first + o] : 0.0F;
+    // Lane 4 * o + s: stream s of output o.
+    const int my_output = my_place;
+    const bool mine = lane < kStreams * kOutputs && my_output < p.hidden;
+    const float raw = mine ? p.x[wide0 + my_output] : 0.0F;
     float low[8 * kMostUpChunks];
 #pragma unroll
     for (int j = 0; j < 8 * kMostUpChunks; ++j) {
+      if (32 * j >= p.lowrank) continue;
       const int at = 32 * j + lane;
       low[j] = at < p.lowrank ? p.low[t * p.lowrank + at] : 0.0F;
     }
+    float gate = 0.0F;
 #pragma unroll
     for (int o = 0; o < kOutputs; ++o) {
-      const int i = first + o;
-      if (i >= p.hidden) continue;
-      float gate = 0.0F;  // lane s: that of stream s
+      float sums[kStreams] = {0.0F, 0.0F, 0.0F, 0.0F};
 #pragma unroll
-      for (int s = 0; s < kStreams; ++s) {
-        float sum = 0.0F;
+      for (int j = 0; j < 8 * kMostUpChunks; ++j) {
+        if (32 * j >= p.lowrank) continue;
+        if (32 * j + lane < p.lowrank) {
 #pragma unroll
-        for (int j = 0; j < 8 * kMostUpChunks; ++j) {
-          if (32 * j >= p.lowrank || 32 * j + lane >= p.lowrank) continue;
-          sum = canon_fma(weight_of(weights[o][s][j / 8], j % 8), low[j], sum);
+          for (int s = 0; s < kStreams; ++s) {
+            sums[s] = canon_fma(weight_of(weights[o][s][j / 8], j % 8), low[j], sums[s]);
+          }
         }
-        const float y = fold_lanes(sum);
-        gate = lane == s ? y : gate;
       }
-      const float value = (values[o] * inverse) * norms[o];
-      const float weight = canon_sigmoid(gate);
-      float u = __shfl_sync(kAllLanes, weight, 0) * __shfl_sync(kAllLanes, value, 0);
+      const float y = fold_transposed(sums, lane);  // of stream lane / 8
+      const float of_mine = __shfl_sync(kAllLanes, y, lane % kStreams * 8);
+      gate = lane / kStreams == o ? of_mine : gate;
+    }
+    const float value = (raw * inverse) * norm;
+    const float weight = canon_sigmoid(gate);
+    const int from = lane / kStreams * kStreams;
+    float u = __shfl_sync(kAllLanes, weight, from) * __shfl_sync(kAllLanes, value, from);
 #pragma unroll
-      for (int s = 1; s < kStreams; ++s) {
-        u = canon_fma(__shfl_sync(kAllLanes, weight, s), __shfl_sync(kAllLanes, value, s), u);
-      }
-      if (lane == 0) p.u[static_cast<std::int64_t>(t) * p.hidden + i] = u / static_cast<float>(kStreams);
+    for (int s = 1; s < kStreams; ++s) {
+      u = canon_fma(__shfl_sync(kAllLanes, weight, from + s), __shfl_sync(kAllLanes, value, from + s), u);
+    }
+    if (mine && lane % kStreams == 0) {
+      p.u[static_cast<std::int64_t>(t) * p.hidden + my_output] = u / static_cast<float>(kStreams);
     }
   }
 }

@@ -86,6 +86,13 @@ struct AffineProduct {
   const Selection* selection = nullptr;
 };
 
+/// The dot product of a dense one-row matrix with every row [rows, cols], on the side.
+struct SideProduct {
+  const DenseWeights* weights = nullptr;
+  const float* x = nullptr;
+  float* out = nullptr;
+};
+
 // Layout changes at load. Sources are in the artifact's layout, on the device.
 struct AffineSource {
   const std::uint8_t* codes = nullptr;

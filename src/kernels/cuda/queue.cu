@@ -9,6 +9,8 @@ namespace {
 
 /// Pieces of work that are handed over at once: enough for a graph to pay, few enough that the device starts soon.
 constexpr std::size_t kBatch = 160;
+/// The same right after a wait, when the device has nothing to do; it doubles from batch to batch.
+constexpr std::size_t kFirstBatch = 20;
 /// Downloads of up to this many bytes go through page-locked memory.
 constexpr std::size_t kMostBounced = std::size_t{4} << 20;
 /// Different batches remembered.
@@ -55,6 +57,7 @@ Queue::Queue(int device, bool graphs) : device_(device), graphs_(graphs) {
   int major = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
   overlap_ = major >= 9;
+  check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
 }
 
 bool Queue::begin() {
@@ -100,8 +103,8 @@ void Queue::release(void* memory) {
   flush();
   (void)cudaSetDevice(device_);
   if (!seen_.empty()) {
-    // A recorded copy belongs to the allocation, not to its address: a graph that outlives the memory cannot be launched
-    // even when the address is in use again.
+    // A recorded copy belongs to the allocation, not to its address: a graph that outlives the memory cannot be
+    // launched even when the address is in use again.
     (void)cudaStreamSynchronize(stream_of(stream_));
     forget_graphs();
   }
@@ -110,7 +113,9 @@ void Queue::release(void* memory) {
 
 void Queue::add(const Node& node) {
   nodes_.push_back(node);
-  if (nodes_.size() >= kBatch) flush();
+  if (nodes_.size() < batch_) return;
+  flush();
+  batch_ = batch_ * 2 < kBatch ? batch_ * 2 : kBatch;
 }
 
 void Queue::copy(void* to, const void* from, std::size_t bytes) {
@@ -164,12 +169,15 @@ void Queue::wait() {
   if (!begin()) return;
   check(cudaStreamSynchronize(stream_of(stream_)), "waiting for the device");
   next_parcel_ = 0;
+  batch_ = kFirstBatch;
 }
 
 void Queue::submit(const void* kernel, Extent grid, Extent block, std::size_t shared, const void* params,
                    std::size_t bytes) {
   if (!begin() || grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  if (shared > 48 * 1024) {
+  // Launches wait for their batch: what a kernel may use never shrinks again.
+  if (shared > 48 * 1024 && shared > most_shared_[kernel]) {
+    most_shared_[kernel] = shared;
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
           "shared memory of a kernel");
   }

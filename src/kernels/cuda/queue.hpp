@@ -57,6 +57,7 @@ class Queue {
   /// `params` is the kernel's only parameter, passed by value.
   void submit(const void* kernel, Extent grid, Extent block, std::size_t shared, const void* params, std::size_t bytes);
 
+  [[nodiscard]] int multiprocessors() const { return multiprocessors_; }
   [[nodiscard]] bool failed() const { return error_ != 0; }
   /// Takes nothing more, as after an error.
   void stop();
@@ -106,10 +107,13 @@ class Queue {
   int device_;
   void* stream_ = nullptr;
   bool graphs_;
+  std::size_t batch_ = 20;  ///< pieces of work that the next batch waits for
   std::vector<Node> nodes_;
   std::vector<std::byte> arguments_;
   std::unordered_map<Key, Seen, KeyHash> seen_;
+  std::unordered_map<const void*, std::size_t> most_shared_;
   std::uint64_t replayed_ = 0, launched_ = 0;
+  int multiprocessors_ = 1;
   bool overlap_ = false;  ///< kernels may start while the one before ends
   int error_ = 0;
   const char* failed_call_ = "";

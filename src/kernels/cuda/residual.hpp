@@ -33,13 +33,6 @@ struct PairLists {
   std::int32_t* run_count = nullptr;
 };
 
-/// The dot product of a dense one-row matrix with every row [rows, cols], on the side.
-struct SideProduct {
-  const DenseWeights* weights = nullptr;
-  const float* x = nullptr;
-  float* out = nullptr;
-};
-
 /// Softmax, selection and renormalisation of router logits [rows, n]: chosen and weights [rows, ranks], and their
 /// lists.
 void route(Queue& queue, const float* logits, std::int64_t rows, std::int64_t n, std::int64_t ranks,

@@ -1,0 +1,532 @@
+#include "kernels/cuda/few_experts.hpp"
+
+#include <algorithm>
+
+#include "kernels/cuda/few.cuh"
+#include "kernels/cuda/quantise.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int kSegments = 5;   ///< most of the input
+constexpr int kUnitTiles = 4;  ///< a unit: 64 values of an expert's inner row
+constexpr int kInnerThreads = 32 * kSegments * kUnitTiles;
+constexpr int kMostExperts = 512;
+constexpr int kMostRanks = 16;
+constexpr int kMostPairs = static_cast<int>(kFewExpertRows) * kMostRanks;
+constexpr int kKeys = kMostExperts / 32;  ///< of a lane
+
+/// Codes and pairs of a stack.
+struct Stack {
+  const std::byte *codes, *pairs;
+  std::int64_t code_stride, pair_stride;  ///< bytes of a matrix
+};
+
+/// Pairs (row, rank) sorted by expert, in device memory between the kernels.
+struct Choice {
+  std::int32_t* words;
+  int pairs;
+  __device__ __forceinline__ std::int32_t& run_count() const { return words[0]; }
+  __device__ __forceinline__ std::int32_t& expert(int run) const { return words[4 + run]; }
+  __device__ __forceinline__ std::int32_t& first(int run) const { return words[4 + pairs + run]; }  ///< in order
+  __device__ __forceinline__ std::int32_t& order(int place) const { return words[4 + 2 * pairs + place]; }
+  __device__ __forceinline__ float* weights() const { return reinterpret_cast<float*>(words + 4 + 3 * pairs); }
+};
+
+struct InnerParams {
+  Stack gate, up, shared_gate, shared_up;
+  const float* logits;
+  const uint4* digits;
+  const float2* steps;
+  std::uint8_t* inner_digits;
+  float2* inner_steps;
+  std::int32_t* choice;
+  int tokens, experts, ranks, chunks, segments, inner_chunks, blocks;
+};
+
+/// Orders like the value, the two zeros equal; above 0 for every number.
+__device__ __forceinline__ unsigned ordered_bits(float value) {
+  const unsigned bits = float_bits(value + 0.0F);
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+
+/// Softmax, selection and renormalisation of the router logits of a block's rows (docs/numerics.md N7).
+/// Every block does it for itself: that costs less than a kernel in between.
+struct Routing {
+  float maxima[kFewExpertRows][kInnerThreads / 32];
+  float sums[kFewExpertRows];
+  std::int32_t chosen[kMostPairs];
+  float weights[kMostPairs];
+  std::int32_t expert[kMostPairs + 1], first[kMostPairs + 1], order[kMostPairs];
+  std::int32_t runs;
+};
+
+__device__ __forceinline__ void choose(Routing& r, float (*values)[kMostExperts], const InnerParams& p) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const int warps = threads / 32;
+#pragma unroll 1
+  for (int t = 0; t < p.tokens; ++t) {
+    const float* logits = p.logits + static_cast<std::int64_t>(t) * p.experts;
+    float maximum = logits[0];
+#pragma unroll 1
+    for (int i = thread; i < p.experts; i += threads) {
+      const float x = logits[i];
+      values[t][i] = x;
+      maximum = x > maximum ? x : maximum;
+    }
+#pragma unroll
+    for (int width = 16; width > 0; width /= 2) {
+      const float other = __shfl_xor_sync(kAllLanes, maximum, width);
+      maximum = other > maximum ? other : maximum;
+    }
+    if (lane == 0) r.maxima[t][warp] = maximum;
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int t = 0; t < p.tokens; ++t) {
+    float maximum = r.maxima[t][0];
+#pragma unroll 1
+    for (int w = 1; w < warps; ++w) maximum = r.maxima[t][w] > maximum ? r.maxima[t][w] : maximum;
+#pragma unroll 1
+    for (int i = thread; i < p.experts; i += threads) values[t][i] = canon_exp(values[t][i] - maximum);
+  }
+  __syncthreads();
+  if (warp < p.tokens) {
+    float sum = 0.0F;
+#pragma unroll
+    for (int k = 0; k < kKeys; ++k) {
+      if (32 * k + lane < p.experts) sum += values[warp][32 * k + lane];
+    }
+    sum = fold_lanes(sum);
+    if (lane == 0) r.sums[warp] = sum;
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int t = 0; t < p.tokens; ++t) {
+#pragma unroll 1
+    for (int i = thread; i < p.experts; i += threads) values[t][i] = values[t][i] / r.sums[t];
+  }
+  __syncthreads();
+  if (warp < p.tokens) {
+    unsigned mine[kKeys];
+#pragma unroll
+    for (int k = 0; k < kKeys; ++k) {
+      mine[k] = 32 * k + lane < p.experts ? ordered_bits(values[warp][32 * k + lane]) : 0;
+    }
+    float total = 0.0F;
+#pragma unroll 1
+    for (int rank = 0; rank < p.ranks; ++rank) {
+      unsigned best = 0;
+#pragma unroll
+      for (int k = 0; k < kKeys; ++k) best = mine[k] > best ? mine[k] : best;
+      const unsigned top = __reduce_max_sync(kAllLanes, best);
+      unsigned candidate = 0xffffffffU;
+      if (best == top) {
+#pragma unroll
+        for (int k = kKeys - 1; k >= 0; --k) {
+          if (mine[k] == top) candidate = static_cast<unsigned>(32 * k + lane);
+        }
+      }
+      const unsigned winner = __reduce_min_sync(kAllLanes, candidate);
+      if (candidate == winner) {
+#pragma unroll
+        for (int k = 0; k < kKeys; ++k) mine[k] = static_cast<unsigned>(32 * k + lane) == winner ? 0 : mine[k];
+      }
+      const float value = values[warp][winner];
+      if (lane == 0) {
+        r.chosen[warp * p.ranks + rank] = static_cast<std::int32_t>(winner);
+        r.weights[warp * p.ranks + rank] = value;
+      }
+      total += value;
+    }
+    __syncwarp();
+    if (lane < p.ranks) r.weights[warp * p.ranks + lane] = r.weights[warp * p.ranks + lane] / total;
+  }
+  __syncthreads();
+  const int pairs = p.tokens * p.ranks;
+  if (p.tokens == 1) {
+    if (thread < pairs) {
+      r.expert[thread] = r.chosen[thread];
+      r.first[thread] = r.order[thread] = thread;
+    }
+    if (thread == 0) r.runs = pairs;
+    __syncthreads();
+    return;
+  }
+  // Pairs by expert; equal experts by row.
+  if (thread < pairs) {
+    const std::int32_t expert = r.chosen[thread];
+    int place = 0;
+    bool leads = true;
+#pragma unroll 1
+    for (int q = 0; q < pairs; ++q) {
+      const std::int32_t other = r.chosen[q];
+      if (other < expert || (other == expert && q < thread)) ++place;
+      if (other == expert && q < thread) leads = false;
+    }
+    r.order[place] = thread;
+    r.first[place] = leads ? 1 : 0;  // for now: whether a run begins here
+  }
+  __syncthreads();
+  int run = -1;
+  bool begins = false;
+  if (thread < pairs) {
+#pragma unroll 1
+    for (int q = 0; q <= thread; ++q) run += r.first[q];
+    begins = r.first[thread] != 0;
+  }
+  __syncthreads();
+  if (begins) {
+    r.expert[run] = r.chosen[r.order[thread]];
+    r.first[run] = thread;
+  }
+  if (thread == pairs - 1) r.runs = run + 1;
+  __syncthreads();
+}
+
+/// The parts' memory serves the router's values first.
+__host__ __device__ constexpr int parts_floats(int parts, int tokens) {
+  return parts > tokens * kMostExperts ? parts : tokens * kMostExperts;
+}
+
+/// One unit a round: 64 gate values and 64 up values of one expert for its rows, one warp per tile and segment, the
+/// gate tile and then the up tile.
+template <int kTokens>
+__global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) {
+  extern __shared__ __align__(16) std::byte memory[];
+  trigger_next_grid();
+  constexpr int kStage = few_stage_bytes<4>(kSegmentChunks);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const int threads = static_cast<int>(blockDim.x);
+  const int warps = threads / 32;
+  const int segment = warp % p.segments;
+  const int z = warp / p.segments;
+  const int chunks =
+      p.chunks - segment * kSegmentChunks < kSegmentChunks ? p.chunks - segment * kSegmentChunks : kSegmentChunks;
+  const int block = static_cast<int>(blockIdx.x);
+  auto* parts = reinterpret_cast<float*>(memory + 2 * warps * kStage);  // [2][gate, up][z][segment][kTokens][16]
+  const int part_size = kUnitTiles * p.segments * kTokens * 16;
+  auto* digits = reinterpret_cast<uint4*>(parts + parts_floats(4 * part_size, p.tokens));
+  auto* steps = reinterpret_cast<float2*>(digits + p.tokens * p.chunks * 8);
+  auto& routing = *reinterpret_cast<Routing*>(steps + p.tokens * p.chunks);
+  std::byte* stages = memory + warp * 2 * kStage;
+  // Units of the shared expert come first: they are known in advance.
+  const auto start = [&](int unit, int half) {
+    const int run = unit / p.inner_chunks - 1;
+    const int tile = unit % p.inner_chunks * kUnitTiles + z;
+    const Stack& stack = run < 0 ? (half == 0 ? p.shared_gate : p.shared_up) : (half == 0 ? p.gate : p.up);
+    const std::int64_t expert = run < 0 ? 0 : routing.expert[run];
+    const std::int64_t chunk = static_cast<std::int64_t>(tile) * p.chunks + segment * kSegmentChunks;
+    stage_tile<4>(stages + half * kStage, stack.codes + expert * stack.code_stride + chunk * 512,
+                  stack.pairs + expert * stack.pair_stride + chunk * 64, chunks, kSegmentChunks, lane);
+  };
+  const bool early = block < p.inner_chunks;
+  const auto start_both = [&] {
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      start(block, half);
+      copies_made();
+    }
+  };
+  if (early) start_both();
+  wait_previous_grid();
+#pragma unroll 1
+  for (int i = thread; i < p.tokens * p.chunks * 8; i += threads) copy_soon(digits + i, p.digits + i);
+#pragma unroll 1
+  for (int i = thread; i < p.tokens * p.chunks; i += threads) copy_eight_soon(steps + i, p.steps + i);
+  copies_made();
+  choose(routing, reinterpret_cast<float(*)[kMostExperts]>(parts), p);
+  const int pairs = p.tokens * p.ranks;
+  const int units = (routing.runs + 1) * p.inner_chunks;
+  if (early) {
+    wait_copies<0>();
+  } else {
+    if (block < units) start_both();
+    wait_copies<2>();
+  }
+  __syncthreads();
+  if (block == 0) {
+    const Choice out{p.choice, pairs};
+    if (thread == 0) out.run_count() = routing.runs;
+    if (thread < pairs) {
+      if (thread < routing.runs) {
+        out.expert(thread) = routing.expert[thread];
+        out.first(thread) = routing.first[thread];
+      }
+      out.order(thread) = routing.order[thread];
+      out.weights()[thread] = routing.weights[thread];
+    }
+  }
+  const int row = lane / 4;
+  const int quad = lane % 4;
+  int round = 0;
+#pragma unroll 1
+  for (int unit = block; unit < units; unit += p.blocks, ++round) {
+    const int run = unit / p.inner_chunks - 1;
+    const int first = run < 0 ? 0 : routing.first[run];
+    const int end = run < 0 ? p.tokens : (run + 1 < routing.runs ? routing.first[run + 1] : pairs);
+    const int count = end - first;
+    // Row of the input and row of the result of the unit's k-th row.
+    const auto in_row = [&](int k) { return run < 0 ? k : routing.order[first + k] / p.ranks; };
+    const auto out_row = [&](int k) { return run < 0 ? pairs + k : routing.order[first + k]; };
+    const bool live = row < count;
+    const int in = live ? in_row(row) : 0;
+    const uint4* my_digits = digits + (in * p.chunks + segment * kSegmentChunks) * 8 + quad * 2;
+    const auto steps_of = [&](int k) {
+      return steps + in_row(k < count ? k : 0) * p.chunks + segment * kSegmentChunks;
+    };
+    const float2* steps0 = steps_of(2 * quad);
+    const float2* steps1 = steps_of(2 * quad + 1);
+    float* mine = parts + round % 2 * 2 * part_size;
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      wait_copies<1>();
+      __syncwarp();
+      float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
+      add_groups<4, kTokens == 1>(stages + half * kStage, kSegmentChunks, 0, chunks, my_digits, live, steps0, steps1,
+                                  lane, sums);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int token = 2 * quad + c;
+        if (token >= kTokens) continue;
+        float* to = mine + half * part_size + ((z * p.segments + segment) * kTokens + token) * 16 + row;
+        to[0] = sums[c];
+        to[8] = sums[2 + c];
+      }
+      __syncwarp();
+      if (unit + p.blocks < units) start(unit + p.blocks, half);
+      copies_made();
+    }
+    __syncthreads();
+    // A warp quantises the 64 values of one row.
+    if (warp >= count) continue;
+    float values[2];
+#pragma unroll 1
+    for (int i = 0; i < 2; ++i) {
+      const int at = 2 * lane + i;
+      float two[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* from = mine + half * part_size + (at / 16 * p.segments * kTokens + warp) * 16 + at % 16;
+        float total = 0.0F;
+#pragma unroll 1
+        for (int s = 0; s < p.segments; ++s) total += from[s * kTokens * 16];
+        two[half] = total;
+      }
+      const float value = canon_silu(two[0]) * two[1];
+      values[0] = i == 0 ? value : values[0];
+      values[1] = value;
+    }
+    const std::int64_t group = static_cast<std::int64_t>(out_row(warp)) * p.inner_chunks + unit % p.inner_chunks;
+    quantise_group64(values[0], values[1], 2 * lane, 2 * lane + 1, p.inner_digits + group * kChunkDigits,
+                     p.inner_steps + group, lane);
+  }
+  wait_copies<0>();
+}
+
+struct DownParams {
+  Stack down, shared_down;
+  const std::byte* digits;
+  const std::byte* steps;
+  const std::int32_t* choice;
+  const float* shared_logit;
+  Tail tail;
+  int tokens, ranks, chunks, hidden;
+};
+
+constexpr int kDownWarps = 12;
+constexpr int kDownChunks = 10;  ///< most of an inner row
+
+/// One block per tile of 16 outputs. A warp takes one expert's tile at a time, with kRows of its rows.
+template <int kTokens, int kRows>
+__global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownParams p) {
+  extern __shared__ __align__(16) std::byte memory[];
+  trigger_next_grid();
+  constexpr int kWeights = few_stage_bytes<4>(kDownChunks);
+  constexpr int kRowBytes = kDownChunks * (kChunkDigits + 8);
+  constexpr int kSlot = kWeights + kRows * kRowBytes;
+  __shared__ float results[kTokens * (kMostRanks + 1)][16];
+  __shared__ std::int32_t words[4 * kTokens * kMostRanks + 4];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const int tile = static_cast<int>(blockIdx.x);
+  const int pairs = p.tokens * p.ranks;
+  std::byte* slot = memory + warp * kSlot;
+  const std::int64_t chunk = static_cast<std::int64_t>(tile) * p.chunks;
+  // The shared expert's tile is known in advance.
+  if (warp == 0) {
+    stage_tile<4>(slot, p.shared_down.codes + chunk * 512, p.shared_down.pairs + chunk * 64, p.chunks, kDownChunks,
+                  lane);
+  }
+  wait_previous_grid();
+  for (int i = thread; i < 4 * pairs + 4; i += 32 * kDownWarps) words[i] = p.choice[i];
+  // What the end needs is on its way from the start.
+  const int t = thread / 16;
+  const int r = tile * 16 + thread % 16;
+  const bool mine = t < p.tokens && r < p.hidden;
+  TailValues tail;
+  float shared_logit = 0.0F;
+  if (mine) {
+    shared_logit = p.shared_logit[t];
+    if (p.tail.x != nullptr) tail.load(p.tail.x, p.tail.inject, p.tail.streams, t, p.hidden, r);
+  }
+  __syncthreads();
+  const Choice choice{words, pairs};
+  const int runs = choice.run_count();
+  const int row = lane / 4;
+  const int quad = lane % 4;
+#pragma unroll 1
+  for (int item = warp; item <= runs; item += kDownWarps) {
+    const int run = item - 1;
+    int first = 0;
+    int count = p.tokens;
+    if (run >= 0) {
+      const std::int64_t expert = choice.expert(run);
+      first = choice.first(run);
+      count = (run + 1 < runs ? choice.first(run + 1) : pairs) - first;
+      stage_tile<4>(slot, p.down.codes + expert * p.down.code_stride + chunk * 512,
+                    p.down.pairs + expert * p.down.pair_stride + chunk * 64, p.chunks, kDownChunks, lane);
+    }
+    const auto row_of = [&](int k) { return run < 0 ? pairs + k : choice.order(first + k); };
+#pragma unroll 1
+    for (int base = 0; base < count; base += kRows) {
+      std::byte* rows = slot + kWeights;
+      const int here = count - base < kRows ? count - base : kRows;
+#pragma unroll 1
+      for (int k = 0; k < here; ++k) {
+        const std::int64_t from = static_cast<std::int64_t>(row_of(base + k)) * p.chunks;
+#pragma unroll 1
+        for (int i = lane; i < p.chunks * 8; i += 32) {
+          copy_soon(rows + k * kRowBytes + i * 16, p.digits + from * kChunkDigits + i * 16);
+        }
+#pragma unroll 1
+        for (int i = lane; i < p.chunks; i += 32) {
+          copy_eight_soon(rows + k * kRowBytes + kDownChunks * kChunkDigits + i * 8, p.steps + (from + i) * 8);
+        }
+      }
+      copies_made();
+      wait_copies<0>();
+      __syncwarp();
+      const bool live = row < here;
+      const auto* digits = reinterpret_cast<const uint4*>(rows + (live ? row : 0) * kRowBytes) + quad * 2;
+      const auto steps_of = [&](int k) {
+        return reinterpret_cast<const float2*>(rows + (k < here ? k : 0) * kRowBytes + kDownChunks * kChunkDigits);
+      };
+      float totals[4] = {0.0F, 0.0F, 0.0F, 0.0F};
+#pragma unroll 1
+      for (int begin = 0; begin < p.chunks; begin += kSegmentChunks) {
+        const int some = p.chunks - begin < kSegmentChunks ? p.chunks - begin : kSegmentChunks;
+        float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
+        add_groups<4, kRows == 1>(slot, kDownChunks, begin, some, digits, live, steps_of(2 * quad),
+                                  steps_of(2 * quad + 1), lane, sums);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) totals[i] += sums[i];
+      }
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int k = 2 * quad + c;
+        if (k >= here || k >= kRows) continue;
+        float* to = results[row_of(base + k)];
+        to[row] = totals[c];
+        to[row + 8] = totals[2 + c];
+      }
+      __syncwarp();
+    }
+  }
+  __syncthreads();
+  if (!mine) return;
+  float y = 0.0F;
+#pragma unroll 2
+  for (int rank = 0; rank < p.ranks; ++rank) {
+    y = canon_fma(choice.weights()[t * p.ranks + rank], results[t * p.ranks + rank][thread % 16], y);
+  }
+  y = canon_fma(canon_sigmoid(shared_logit), results[pairs + t][thread % 16], y);
+  if (p.tail.x == nullptr) {
+    p.tail.y[static_cast<std::int64_t>(t) * p.hidden + r] = y;
+  } else {
+    tail.store(p.tail.x, p.tail.streams, t, p.hidden, r, y);
+  }
+}
+
+Stack stack_of(const AffineWeights& weights) {
+  return {static_cast<const std::byte*>(weights.codes), static_cast<const std::byte*>(weights.pairs),
+          static_cast<std::int64_t>(weights.matrix_code_bytes()),
+          static_cast<std::int64_t>(weights.matrix_pair_bytes())};
+}
+
+bool usual(const AffineWeights& weights) {
+  return weights.bits == 4 && weights.group == 64 && !weights.wide_pairs && weights.cols % 64 == 0;
+}
+
+}  // namespace
+
+bool few_experts_take(const FewExperts& e) {
+  const bool kinds = usual(*e.gate) && usual(*e.up) && usual(*e.down) && usual(*e.shared_gate) && usual(*e.shared_up) &&
+                     usual(*e.shared_down);
+  return kinds && e.rows <= kFewExpertRows && e.ranks <= kMostRanks && e.gate->count <= kMostExperts &&
+         e.gate->chunks() <= kSegments * kSegmentChunks && e.down->chunks() <= kDownChunks &&
+         e.gate->rows == e.shared_gate->rows && e.gate->rows % 64 == 0;
+}
+
+void few_experts_inner(Queue& queue, const FewExperts& e, const float* logits, const ActivationRows& x,
+                       const ActivationRows& inner, std::int32_t* choice) {
+  InnerParams p{};
+  p.gate = stack_of(*e.gate);
+  p.up = stack_of(*e.up);
+  p.shared_gate = stack_of(*e.shared_gate);
+  p.shared_up = stack_of(*e.shared_up);
+  p.logits = logits;
+  p.digits = static_cast<const uint4*>(x.digits);
+  p.steps = static_cast<const float2*>(x.steps);
+  p.inner_digits = static_cast<std::uint8_t*>(inner.digits);
+  p.inner_steps = static_cast<float2*>(inner.steps);
+  p.choice = choice;
+  p.tokens = static_cast<int>(e.rows);
+  p.experts = static_cast<int>(e.gate->count);
+  p.ranks = static_cast<int>(e.ranks);
+  p.chunks = static_cast<int>(e.gate->chunks());
+  p.segments = (p.chunks + kSegmentChunks - 1) / kSegmentChunks;
+  p.inner_chunks = static_cast<int>(e.gate->rows / 64);
+  const std::int64_t most = (std::min(e.gate->count, e.rows * e.ranks) + 1) * p.inner_chunks;
+  p.blocks = static_cast<int>(std::min<std::int64_t>(most, queue.multiprocessors()));
+  const int columns = p.tokens == 1 ? 1 : 4;
+  const auto warps = static_cast<std::size_t>(p.segments * kUnitTiles);
+  const int parts = parts_floats(static_cast<int>(warps) * columns * 64, p.tokens);
+  const std::size_t shared = warps * 2 * few_stage_bytes<4>(kSegmentChunks) +
+                             static_cast<std::size_t>(parts) * sizeof(float) +
+                             static_cast<std::size_t>(p.tokens * p.chunks) * (kChunkDigits + 8) + sizeof(Routing);
+  const Extent grid{static_cast<unsigned>(p.blocks), 1, 1};
+  const Extent block{static_cast<unsigned>(32 * warps), 1, 1};
+  launch(queue, p.tokens == 1 ? inner_kernel<1> : inner_kernel<4>, grid, block, shared, p);
+}
+
+void few_experts_down(Queue& queue, const FewExperts& e, const ActivationRows& inner, const std::int32_t* choice,
+                      const float* shared_logit, const Tail& tail) {
+  DownParams p{};
+  p.down = stack_of(*e.down);
+  p.shared_down = stack_of(*e.shared_down);
+  p.digits = static_cast<const std::byte*>(inner.digits);
+  p.steps = static_cast<const std::byte*>(inner.steps);
+  p.choice = choice;
+  p.shared_logit = shared_logit;
+  p.tail.y = tail.y;
+  p.tail.x = tail.x;
+  p.tail.inject = tail.inject;
+  p.tail.streams = tail.streams;
+  p.tokens = static_cast<int>(e.rows);
+  p.ranks = static_cast<int>(e.ranks);
+  p.chunks = static_cast<int>(e.down->chunks());
+  p.hidden = static_cast<int>(e.down->rows);
+  const int kept = p.tokens == 1 ? 1 : 2;
+  const auto slot = static_cast<std::size_t>(few_stage_bytes<4>(kDownChunks) + kept * kDownChunks * (kChunkDigits + 8));
+  launch(queue, p.tokens == 1 ? experts_down_kernel<1, 1> : experts_down_kernel<4, 2>,
+         {static_cast<unsigned>(e.down->tiles()), 1, 1}, {32 * kDownWarps, 1, 1}, kDownWarps * slot, p);
+}
+
+}  // namespace lockstep::kernels::cuda
