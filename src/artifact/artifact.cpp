@@ -127,6 +127,12 @@ Artifact& Artifact::operator=(Artifact&&) noexcept = default;
 Artifact::~Artifact() = default;
 
 Result<Artifact> Artifact::open(const std::filesystem::path& directory) {
+  Artifact artifact = LOCKSTEP_TRY(open_shapes(directory));
+  artifact.make_ready();
+  return artifact;
+}
+
+Result<Artifact> Artifact::open_shapes(const std::filesystem::path& directory) {
   auto state = std::make_unique<State>();
   state->directory = directory;
   const std::string file = (directory / "config.json").string();
@@ -146,7 +152,6 @@ Result<Artifact> Artifact::open(const std::filesystem::path& directory) {
   LOCKSTEP_TRY(refuse_unused(*state->tensors, directory, draft_wanted, state->ignored));
   note_oddities(state->built.view.config, reader.unlisted(), state->warnings);
   state->warnings.insert(state->warnings.end(), state->built.warnings.begin(), state->built.warnings.end());
-  transpose_experts(state->built.transposed, state->memory);
   state->inventory = state->tensors->inventory();
   state->identity.inventory_sha256 = inventory_sha256(state->inventory);
   return Artifact(std::move(state));
@@ -163,11 +168,28 @@ Artifact Artifact::from_memory(ModelView view, std::shared_ptr<const void> owner
   return Artifact(std::move(state));
 }
 
+void Artifact::make_ready() {
+  transpose_experts(state_->built.transposed, state_->memory);
+  state_->built.transposed.clear();
+}
+
+std::uint64_t Artifact::transposed_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const std::vector<std::byte>& copy : state_->memory) bytes += copy.size();
+  for (const TransposedExperts& job : state_->built.transposed) {
+    bytes += static_cast<std::uint64_t>(job.count * job.in * job.out) * dtype_size(job.dtype);
+  }
+  return bytes;
+}
+
 const std::filesystem::path& Artifact::directory() const {
   return state_->directory;
 }
 Layout Artifact::layout() const {
   return state_->layout;
+}
+void Artifact::release_pages() const noexcept {
+  if (state_->tensors) state_->tensors->release_pages();
 }
 const ModelView& Artifact::view() const {
   return state_->built.view;

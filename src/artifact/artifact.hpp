@@ -30,8 +30,15 @@ struct Identity {
 class Artifact {
  public:
   /// Opens a directory in either layout, checks everything that can be checked without reading weights, and fails on
-  /// the first violation with file, tensor and reason. No weight is read or copied.
+  /// the first violation with file, tensor and reason. No weight is read, and none copied but transposed experts.
   static Result<Artifact> open(const std::filesystem::path& directory);
+  /// The same without copying anything: shapes, precisions and names are there, but the experts of a layout that
+  /// stores them transposed have no data until make_ready().
+  static Result<Artifact> open_shapes(const std::filesystem::path& directory);
+  /// Transposes what has to be, once; open() has done it.
+  void make_ready();
+  /// Bytes that make_ready() copies into memory.
+  [[nodiscard]] std::uint64_t transposed_bytes() const;
 
   /// A model whose weights are already in memory. `owner` keeps alive what the view points to; `name` stands for the
   /// directory. There is no inventory; the identity is that of the name.
@@ -49,6 +56,9 @@ class Artifact {
   [[nodiscard]] const std::vector<std::string>& ignored() const;   ///< e.g. the tensors of a vision tower
   [[nodiscard]] const std::vector<std::string>& warnings() const;  ///< e.g. stored hash constants differ from computed
   [[nodiscard]] const Identity& identity() const;
+
+  /// Takes the mapped files' pages out of this process: after weights were copied elsewhere. Views stay valid.
+  void release_pages() const noexcept;
 
  private:
   struct State;

@@ -139,6 +139,11 @@ Status PackDirectory::finish_file(const std::string& name) {
   return save_record();
 }
 
+void PackDirectory::discard() {
+  std::error_code ignored;
+  fs::remove_all(partial_, ignored);
+}
+
 Status PackDirectory::publish() {
   static_cast<void>(::fsync(lock_));  // the directory's own entries; a failure here loses nothing that exists
   std::error_code error;

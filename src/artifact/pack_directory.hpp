@@ -31,6 +31,8 @@ class PackDirectory {
   [[nodiscard]] bool has(const std::string& name) const { return finished_.contains(name); }
   /// Records a file that is now complete.
   Status finish_file(const std::string& name);
+  /// Removes the partial directory with all that is in it.
+  void discard();
   /// Renames the directory to the destination, replacing an old one, and drops the record.
   Status publish();
 

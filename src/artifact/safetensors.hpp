@@ -59,6 +59,7 @@ class SafetensorsFile {
   [[nodiscard]] std::span<const std::byte> data(const TensorInfo& tensor) const {
     return file_.bytes().subspan(tensor.offset, tensor.bytes);
   }
+  void release_pages() const noexcept { file_.release_pages(); }
 
  private:
   MappedFile file_;

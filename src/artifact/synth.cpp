@@ -102,14 +102,9 @@ Result<PackPlan> make_plan(const SynthModel& model, const ModelConfig& config, c
   return plan_pack(view, model.recipe, options.shard_bytes);
 }
 
-}  // namespace
-
-Result<PackResult> write_synthetic(const SynthModel& model, const fs::path& destination, const SynthOptions& options) {
-  const Json json = LOCKSTEP_TRY(plain_json(model.config));
-  const ModelConfig config = LOCKSTEP_TRY(parse_config(json));
-  const ModelView view = LOCKSTEP_TRY(synth_view(config, model.seed, matrix_shape));
-  const PackPlan plan = LOCKSTEP_TRY(make_plan(model, config, view, options));
-  PackDirectory directory = LOCKSTEP_TRY(PackDirectory::open(destination, fingerprint(model, options), options.force));
+/// Everything that lies in the partial directory, then moves it into place.
+Result<PackResult> write_files(const SynthModel& model, const SynthOptions& options, const PackPlan& plan,
+                               std::int64_t vocabulary, PackDirectory& directory) {
   PackResult result;
   std::uint64_t missing = 0;
   for (const PlannedFile& file : plan.files) {
@@ -128,10 +123,26 @@ Result<PackResult> write_synthetic(const SynthModel& model, const fs::path& dest
     LOCKSTEP_TRY(writer.write(file, directory.partial()));
     LOCKSTEP_TRY(directory.finish_file(file.name));
   }
-  LOCKSTEP_TRY(write_texts(model, options, plan, config.vocab_size, directory.partial()));
+  LOCKSTEP_TRY(write_texts(model, options, plan, vocabulary, directory.partial()));
   const auto written = Artifact::open(directory.partial());
   if (!written) return with_context(written.error(), "the finished model does not open");
   LOCKSTEP_TRY(directory.publish());
+  return result;
+}
+
+}  // namespace
+
+Result<PackResult> write_synthetic(const SynthModel& model, const fs::path& destination, const SynthOptions& options) {
+  const Json json = LOCKSTEP_TRY(plain_json(model.config));
+  const ModelConfig config = LOCKSTEP_TRY(parse_config(json));
+  const ModelView view = LOCKSTEP_TRY(synth_view(config, model.seed, matrix_shape));
+  const PackPlan plan = LOCKSTEP_TRY(make_plan(model, config, view, options));
+  PackDirectory directory = LOCKSTEP_TRY(PackDirectory::open(destination, fingerprint(model, options), options.force));
+  Result<PackResult> result = write_files(model, options, plan, config.vocab_size, directory);
+  // An interrupted run may go on later. After a failure, a full disk say, gigabytes of random numbers are only in the
+  // way.
+  const bool failed = !result && (result.error().kind == ErrorKind::Io || result.error().kind == ErrorKind::Limit);
+  if (failed) directory.discard();
   return result;
 }
 

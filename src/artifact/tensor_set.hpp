@@ -47,6 +47,9 @@ class TensorSet {
   /// Names nobody took, ascending.
   [[nodiscard]] std::vector<std::string> unused() const;
   [[nodiscard]] std::vector<TensorRecord> inventory() const;
+  void release_pages() const noexcept {
+    for (const SafetensorsFile& file : files_) file.release_pages();
+  }
   [[nodiscard]] const SafetensorsFile* file(std::string_view file_name) const;
 
  private:

@@ -28,6 +28,8 @@ class MappedFile {
   ~MappedFile();
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
+  /// Takes the map's pages out of this process; the next access brings them back from the system's cache or the disk.
+  void release_pages() const noexcept;
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
  private:

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "base/checked.hpp"
 
 namespace lockstep {
 namespace {
@@ -84,7 +87,27 @@ std::uint64_t available_memory(const std::filesystem::path& root) {
       available = std::min(available, group_available(mount / "memory", group, kVersion1));
     }
   }
+  // One that cannot be read is refused where commands start; here it bounds nothing.
+  if (const auto limit = memory_limit(); limit && *limit) available = std::min(available, **limit);
   return available;
+}
+
+Result<std::optional<std::uint64_t>> memory_limit() {
+  constexpr std::string_view kUnits = "KMGT";
+  const char* variable = std::getenv("LOCKSTEP_MEMORY_LIMIT");
+  if (variable == nullptr || *variable == '\0') return std::nullopt;
+  std::string_view text = variable;
+  const std::size_t unit = kUnits.find(text.back());
+  if (unit != std::string_view::npos) text.remove_suffix(1);
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::uint64_t factor = unit == std::string_view::npos ? 1 : std::uint64_t{1} << (10 * (unit + 1));
+  const auto bytes = checked_mul(value, factor);
+  if (error != std::errc() || end != text.data() + text.size() || !bytes) {
+    return fail(ErrorKind::Usage, "LOCKSTEP_MEMORY_LIMIT is '{}': give a number of bytes, or one with K, M, G or T",
+                variable);
+  }
+  return *bytes;
 }
 
 }  // namespace lockstep

@@ -3,12 +3,19 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
+
+#include "base/result.hpp"
 
 namespace lockstep {
 
 /// Bytes that the process can take without swapping: the system's MemAvailable, or less where a control group (version
 /// 1 or 2) above the process sets a limit: then what the limit leaves, with the group's page cache counted as free.
-/// UINT64_MAX when the system says neither. `root` replaces / in tests.
+/// Never more than memory_limit(). UINT64_MAX when nothing sets a bound. `root` replaces / in tests.
 [[nodiscard]] std::uint64_t available_memory(const std::filesystem::path& root = "/");
+
+/// What the environment variable LOCKSTEP_MEMORY_LIMIT allows at most: a number of bytes, or one with K, M, G or T
+/// (powers of 1,024); nothing when it is not set or empty. Errors: Usage.
+[[nodiscard]] Result<std::optional<std::uint64_t>> memory_limit();
 
 }  // namespace lockstep

@@ -29,6 +29,7 @@ using AddCommand = void (*)(CLI::App&, CommandContext&);
 // To add a command, write cli/NAME.cpp, declare add_NAME in cli/command.hpp and name it here, in the order of the help.
 constexpr std::array kCommands = std::to_array<AddCommand>({
     add_inspect,
+    add_plan,
     add_pack,
     add_synth,
     add_run,

@@ -1,6 +1,7 @@
 // `lockstep bench`: speed of prompts and of decoding, against what the machine can do.
+#include <sys/resource.h>
+
 #include <CLI/App.hpp>
-#include <CLI/Validators.hpp>
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "backend/cpu/machine_rate.hpp"
 #include "base/json.hpp"
 #include "base/progress.hpp"
+#include "cli/arguments.hpp"
 #include "cli/command.hpp"
 #include "cli/engine_options.hpp"
 #include "cli/interrupt.hpp"
@@ -50,6 +52,12 @@ struct CaseResult {
 
 double seconds(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Most memory that was resident so far.
+std::uint64_t peak_memory() {
+  struct rusage used {};
+  return ::getrusage(RUSAGE_SELF, &used) == 0 ? static_cast<std::uint64_t>(used.ru_maxrss) * 1024 : 0;
 }
 
 class Bench {
@@ -115,6 +123,8 @@ class Bench {
   [[nodiscard]] double peak() const { return peak_; }
   double bandwidth() { return read_.run(); }
   [[nodiscard]] std::string describe() const { return loaded_.model->backend().describe(); }
+  /// What to say of a model that is in no directory; empty for others.
+  [[nodiscard]] const std::string& label() const { return loaded_.label; }
 
  private:
   std::int32_t random_token() {
@@ -226,6 +236,7 @@ Status run_bench(Options& options) {
   const auto load_start = std::chrono::steady_clock::now();
   LoadedModel loaded = LOCKSTEP_TRY(load_model(options.engine, false));
   const double load_seconds = seconds(load_start);
+  const std::uint64_t load_peak = peak_memory();
   LOCKSTEP_TRY(check_lengths(options, loaded.model->config().max_positions));
   const std::int64_t most = std::max(options.chunk, *std::max_element(options.widths.begin(), options.widths.end()));
   model::Runner runner = LOCKSTEP_TRY(model::Runner::create(*loaded.model, most));
@@ -234,15 +245,16 @@ Status run_bench(Options& options) {
               backend::integer_peak(*kernels, pool), profile, interrupts);
   const double bandwidth = std::max({bench.bandwidth(), bench.bandwidth(), bench.bandwidth()});
 
-  Json json = {{"backend", bench.describe()},
-               {"load_seconds", load_seconds},
-               {"read_bytes_per_second", bandwidth},
-               {"integer_peak", bench.peak()},
-               {"cases", Json::array()}};
+  Json json = {{"backend", bench.describe()},        {"load_seconds", load_seconds}, {"load_peak_bytes", load_peak},
+               {"read_bytes_per_second", bandwidth}, {"integer_peak", bench.peak()}, {"cases", Json::array()}};
+  if (!bench.label().empty()) json["synthetic"] = bench.label();
   if (!options.json) {
-    LOCKSTEP_TRY(write_stdout(fmt::format(
-        "{}; loaded in {:.2f} s\nread {:.1f} GB/s, integer peak {:.1f} G multiply-adds/s\n\n{:<22} {:>9} {:>9} {:>9}\n",
-        bench.describe(), load_seconds, bandwidth * 1e-9, bench.peak() * 1e-9, "", "median", "lowest", "highest")));
+    LOCKSTEP_TRY(write_stdout(
+        fmt::format("{}{}; loaded in {:.2f} s, at most {} of memory till then\nread {:.1f} GB/s, integer peak {:.1f} G "
+                    "multiply-adds/s\n\n{:<22} {:>9} {:>9} {:>9}\n",
+                    bench.label().empty() ? "" : bench.label() + "\n", bench.describe(), load_seconds,
+                    format_bytes(static_cast<double>(load_peak)), bandwidth * 1e-9, bench.peak() * 1e-9, "", "median",
+                    "lowest", "highest")));
   }
   std::string profiles;
   const auto report = [&](const CaseResult& result, bool prompt) -> Status {
@@ -272,22 +284,28 @@ void add_bench(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("bench", "Measure the speed of prompts and of decoding");
   add_engine_options(*command, options->engine);
+  add_in_memory_option(*command, options->engine);
   command->add_option("model", options->engine.model, "Model directory (same as --model)")
-      ->excludes(command->get_option("--model"));
+      ->excludes(command->get_option("--model"))
+      ->excludes(command->get_option("--in-memory"))
+      ->check(not_empty());
   const auto list = [&](const char* name, std::vector<std::int64_t>& values, int least, const char* what) {
-    command->add_option(name, values, what)->delimiter(',')->check(CLI::Range(least, 1 << 24))->capture_default_str();
+    command->add_option(name, values, what)
+        ->delimiter(',')
+        ->transform(whole_number(least, 1 << 24))
+        ->capture_default_str();
   };
   list("--prompt", options->prompts, 0, "Lengths of prompts, separated by commas; 0 for none");
   list("--depth", options->depths, 0, "Tokens before decoding starts, separated by commas");
   list("--width", options->widths, 1, "Tokens a decoding step takes, separated by commas (speculation takes several)");
   command->add_option("--tokens", options->tokens, "Steps to decode")
-      ->check(CLI::Range(1, 1 << 20))
+      ->transform(whole_number(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--repetitions", options->repetitions, "Runs of each case; the table shows the middle one")
-      ->check(CLI::Range(1, 1000))
+      ->transform(whole_number(1, 1000))
       ->capture_default_str();
   command->add_option("--chunk", options->chunk, "Prompt tokens of one forward pass")
-      ->check(CLI::Range(1, 4096))
+      ->transform(whole_number(1, 4096))
       ->capture_default_str();
   command->add_flag("--profile", options->profile, "Also print where the time went");
   command->add_flag("--json", options->json, "Print JSON instead of a table");
@@ -297,7 +315,8 @@ void add_bench(CLI::App& app, CommandContext& context) {
       "\n"
       "Examples:\n"
       "  lockstep bench\n"
-      "  lockstep bench -m ~/models/Flash-Next --prompt 512,2048 --depth 0,16384 --profile");
+      "  lockstep bench -m ~/models/Flash-Next --prompt 512,2048 --depth 0,16384 --profile\n"
+      "  lockstep bench --in-memory mid:bare:1 --tokens 32      random weights, no file is written");
   command->callback([options, &context] { context.status = run_bench(*options); });
 }
 

@@ -61,7 +61,7 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::create(const EngineOptions& engi
   engine_used.frspec = options.frspec;
   decode::Lanes lanes = LOCKSTEP_TRY(choose_lanes(options.disabled, options.depth, engine_used));
   LoadedModel loaded = LOCKSTEP_TRY(load_model(engine_used, lanes.armed(decode::LaneId::Mtp)));
-  const std::filesystem::path directory = loaded.artifact->directory();
+  const std::filesystem::path directory = loaded.texts;
   text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
   text::ChatTemplate chat_template = LOCKSTEP_TRY(text::ChatTemplate::open(directory));
   std::unique_ptr<ChatEngine> engine(
@@ -112,7 +112,8 @@ Status ChatEngine::make_decoder() {
 }
 
 std::string ChatEngine::describe() const {
-  std::string text = loaded_.model->backend().describe();
+  std::string text = loaded_.label.empty() ? "" : loaded_.label + ", ";
+  text += loaded_.model->backend().describe();
   const backend::NgramStore* table = loaded_.model->backend().ngram_store();
   if (table != nullptr) text += ", n-gram table " + backend::ngram_report(*table);
   return text;

@@ -19,6 +19,7 @@ struct CommandContext {
 /// captures. Output goes through cli/terminal.hpp, the model is found through cli/options.hpp.
 void add_inspect(CLI::App& app, CommandContext& context);
 void add_pack(CLI::App& app, CommandContext& context);
+void add_plan(CLI::App& app, CommandContext& context);
 void add_synth(CLI::App& app, CommandContext& context);
 void add_tokenize(CLI::App& app, CommandContext& context);
 void add_detokenize(CLI::App& app, CommandContext& context);

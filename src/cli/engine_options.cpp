@@ -7,7 +7,9 @@
 #include "artifact/draft_vocabulary.hpp"
 #include "backend/device.hpp"
 #include "backend/ngram/residency.hpp"
+#include "base/memory.hpp"
 #include "cli/arguments.hpp"
+#include "cli/in_memory.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 
@@ -19,6 +21,10 @@ backend::NgramOptions ngram_options(const EngineOptions& options, const artifact
   if (options.ple == "resident") ngram.mode = backend::NgramMode::Resident;
   if (options.ple == "streamed") ngram.mode = backend::NgramMode::Streamed;
   ngram.cache_bytes = options.ple_cache;
+  if (!options.in_memory.empty()) {  // the table is where the other weights are
+    if (ngram.mode == backend::NgramMode::Auto) ngram.mode = backend::NgramMode::Resident;
+    return ngram;
+  }
   for (const artifact::TensorRecord& tensor : artifact.inventory()) ngram.other_bytes += tensor.bytes;
   for (const artifact::LayerView& layer : artifact.view().layers) {
     if (layer.ple) ngram.other_bytes -= backend::ngram_table_bytes(layer.ple->table);
@@ -50,6 +56,43 @@ void add_engine_options(CLI::App& command, EngineOptions& options) {
       ->transform(CLI::AsSizeValue(false))
       ->transform(CLI::Validator(not_negative, ""))  // the last transform added is the first applied
       ->type_name("BYTES");
+  add_force_memory_option(command, options.force_memory);
+}
+
+void add_force_memory_option(CLI::App& command, bool& force) {
+  command.add_flag("--force-memory", force, "Load even what does not fit in memory ('lockstep plan' tells)");
+}
+
+void add_in_memory_option(CLI::App& command, EngineOptions& options) {
+  command
+      .add_option("--in-memory", options.in_memory,
+                  "Run a synthetic model that no file holds: toy, mid, flash-next or a config.json")
+      ->type_name("GEOMETRY[:RECIPE[:SEED]]")
+      ->excludes(command.get_option("--model"))
+      ->check(not_empty());
+}
+
+engine::LoadSetup load_setup(const EngineOptions& options, const artifact::Artifact& artifact, bool draft) {
+  constexpr std::int64_t kRows = 256;  // of a forward pass, unless a command asks for others
+  engine::LoadSetup setup;
+  setup.cpu.threads = granted_threads(options.threads);
+  setup.cpu.isa = options.isa;
+  setup.cpu.unquantised_activations = options.unquantised;
+  setup.cpu.lanes = options.lanes;
+  setup.cpu.profile = options.profile;
+  setup.cpu.ngram = ngram_options(options, artifact);
+  setup.state = options.state == "f32" ? backend::StateType::F32 : backend::StateType::BF16;
+  setup.draft = draft;
+  setup.rows = kRows;
+  setup.weights_in_memory = !options.in_memory.empty();
+  return setup;
+}
+
+Status check_memory(const artifact::Artifact& artifact, const engine::LoadSetup& setup, bool force) {
+  LOCKSTEP_TRY(memory_limit());
+  if (force) return {};
+  const engine::LoadPlan plan = LOCKSTEP_TRY(engine::plan_load(artifact, setup));
+  return engine::check_fits(plan, available_memory(), artifact.directory().string());
 }
 
 Result<decode::Lanes> choose_lanes(const std::vector<std::string>& disabled, std::int64_t depth,
@@ -78,20 +121,20 @@ Result<std::vector<std::int32_t>> draft_tokens(const std::string& file, const ar
 
 Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
   const backend::DeviceChoice device = LOCKSTEP_TRY(backend::parse_device(options.device));
-  const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model));
-  backend::CpuOptions cpu;
-  cpu.threads = granted_threads(options.threads);
-  cpu.isa = options.isa;
-  cpu.unquantised_activations = options.unquantised;
-  cpu.lanes = options.lanes;
-  cpu.profile = options.profile;
   LoadedModel loaded;
-  loaded.artifact = std::make_unique<artifact::Artifact>(LOCKSTEP_TRY(artifact::Artifact::open(directory)));
-  cpu.ngram = ngram_options(options, *loaded.artifact);
-  std::unique_ptr<backend::Backend> backend = LOCKSTEP_TRY(backend::create_backend(device, cpu));
+  if (options.in_memory.empty()) {
+    loaded.texts = LOCKSTEP_TRY(find_model(options.model));
+    loaded.artifact = std::make_unique<artifact::Artifact>(LOCKSTEP_TRY(artifact::Artifact::open_shapes(loaded.texts)));
+  } else {
+    loaded = LOCKSTEP_TRY(make_in_memory(options));
+  }
+  const engine::LoadSetup setup = load_setup(options, *loaded.artifact, draft);
+  if (!device.cuda) LOCKSTEP_TRY(check_memory(*loaded.artifact, setup, options.force_memory));
+  loaded.artifact->make_ready();
+  std::unique_ptr<backend::Backend> backend = LOCKSTEP_TRY(backend::create_backend(device, setup.cpu));
   for (const std::string& warning : loaded.artifact->warnings()) complain(warning);
   model::ModelOptions model_options;
-  model_options.state = options.state == "f32" ? backend::StateType::F32 : backend::StateType::BF16;
+  model_options.state = setup.state;
   model_options.draft = draft;
   model_options.progress = options.progress;
   if (draft && options.short_head)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "backend/profile.hpp"
 #include "base/result.hpp"
 #include "decode/lanes.hpp"
+#include "engine/load_plan.hpp"
 #include "model/model.hpp"
 
 namespace CLI {
@@ -28,6 +30,8 @@ struct EngineOptions {
   std::string ple = "auto";
   std::uint64_t ple_cache = std::uint64_t{512} << 20;  ///< bytes
   bool unquantised = false;
+  bool force_memory = false;   ///< load what does not fit in memory
+  std::string in_memory;       ///< a synthetic model instead of a directory: GEOMETRY[:RECIPE[:SEED]]
   std::string frspec;          ///< list of draft tokens; empty: frspec.json of the model directory, if it has one
   backend::LaneOptions lanes;  ///< optional paths of the backend (decode/lanes.hpp)
   bool short_head = false;     ///< load the list of draft tokens, where there is one
@@ -36,8 +40,13 @@ struct EngineOptions {
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;
 };
 
-/// Adds --model, --device, --threads, --isa, --state, --ple and --ple-cache. `options` must outlive the parse.
+/// Adds --model, --device, --threads, --isa, --state, --ple, --ple-cache and --force-memory. `options` must outlive the
+/// parse.
 void add_engine_options(CLI::App& command, EngineOptions& options);
+/// Adds --force-memory alone.
+void add_force_memory_option(CLI::App& command, bool& force);
+/// Adds --in-memory, after add_engine_options().
+void add_in_memory_option(CLI::App& command, EngineOptions& options);
 
 /// The lanes that are left on: `disabled` are the values of --disable-optimization, `depth` that of --depth. Sets what
 /// they mean for loading in `engine`. Errors: Usage for an unknown lane.
@@ -47,13 +56,23 @@ Result<decode::Lanes> choose_lanes(const std::vector<std::string>& disabled, std
 struct LoadedModel {
   std::unique_ptr<artifact::Artifact> artifact;
   std::unique_ptr<model::Model> model;
+  std::filesystem::path texts;  ///< where tokenizer, chat template and sampler defaults are
+  std::string label;            ///< of a model that is in no directory; to be shown with every figure
 };
+
+/// What loading the artifact with these options takes, for one short sequence; callers may ask for more.
+[[nodiscard]] engine::LoadSetup load_setup(const EngineOptions& options, const artifact::Artifact& artifact,
+                                           bool draft);
+/// Refuses what does not fit in the memory that is available, unless `force`. Errors: Limit; Usage when
+/// LOCKSTEP_MEMORY_LIMIT is no size.
+Status check_memory(const artifact::Artifact& artifact, const engine::LoadSetup& setup, bool force);
 
 /// Tokens of the list `file`, or when that is empty of frspec.json in the model directory; none when there is neither.
 /// Errors: those of reading it; Invalid when it was made for another vocabulary size.
 Result<std::vector<std::int32_t>> draft_tokens(const std::string& file, const artifact::Artifact& artifact);
 
-/// Opens and loads; prints the artifact's warnings to standard error. `draft` loads the draft layer too.
+/// Opens and loads, after check_memory() where the processor's memory holds the weights; prints the artifact's warnings
+/// to standard error. `draft` loads the draft layer too.
 Result<LoadedModel> load_model(const EngineOptions& options, bool draft);
 
 }  // namespace lockstep::cli

@@ -68,6 +68,7 @@ void add_run(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("run", "Answer one prompt; only the answer goes to standard output");
   add_engine_options(*command, options->engine);
+  add_in_memory_option(*command, options->engine);
   CLI::Option* prompt = command->add_option("-p,--prompt", options->prompt, "The prompt (default: standard input)");
   CLI::Option* raw = command->add_flag("--raw", options->raw, "Complete the text as it is, without the chat template");
   add_answer_options(*command, options->answer);
@@ -77,7 +78,8 @@ void add_run(CLI::App& app, CommandContext& context) {
       "Examples:\n"
       "  lockstep run -p \"What does bank mean?\"\n"
       "  lockstep run --no-think --temperature 0 --stats < question.txt\n"
-      "  lockstep run -m ~/models/Flash-Next --seed 7 -p \"Name three rivers.\"");
+      "  lockstep run -m ~/models/Flash-Next --seed 7 -p \"Name three rivers.\"\n"
+      "  lockstep run --in-memory toy --max-tokens 20 --stats -p hello    random weights, for measuring");
   command->callback([options, prompt, &context] {
     options->prompt_given = prompt->count() > 0;
     context.status = run(*options);

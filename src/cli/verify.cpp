@@ -25,16 +25,20 @@ struct Options {
   std::string model, receipt, frspec, device = "cpu";
   std::vector<std::string> disabled;
   decode::GateOptions gates;
-  bool json = false;
+  bool json = false, force_memory = false;
 };
 
 Status verify(const Options& options) {
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model));
-  const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open(directory));
+  artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open_shapes(directory));
   decode::GateOptions gates = options.gates;
   gates.device = LOCKSTEP_TRY(backend::parse_device(options.device));
   gates.vocab = artifact.config().vocab_size;
   gates.threads = granted_threads(gates.threads);
+  EngineOptions reference;  // the reference runs on the processor, whatever is tried
+  reference.threads = gates.threads;
+  LOCKSTEP_TRY(check_memory(artifact, load_setup(reference, artifact, true), options.force_memory));
+  artifact.make_ready();
   std::optional<text::Tokenizer> tokenizer;
   if (std::filesystem::exists(directory / "tokenizer.json")) {
     tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
@@ -93,6 +97,7 @@ void add_verify(CLI::App& app, CommandContext& context) {
       ->check(not_empty());
   command->add_flag("--hash", options->gates.hash, "Also hash every file, before and after (reads the whole model)");
   command->add_option("--receipt", options->receipt, "Also write the JSON receipt to this file")->check(not_empty());
+  add_force_memory_option(*command, options->force_memory);
   command->add_flag("--json", options->json, "Print the receipt instead of a table");
   command->footer(
       "Examples:\n"

@@ -7,11 +7,14 @@
 
 namespace lockstep::engine {
 
-MemoryPlan::MemoryPlan(const model::Model& model, const Options& options, std::uint64_t total) : total_(total) {
-  const artifact::ModelConfig& config = model.config();
+MemoryPlan::MemoryPlan(const artifact::ModelConfig& config, backend::StateType state, const Options& options,
+                       std::uint64_t total)
+    : total_(total) {
   const bool drafts = options.depth > 0;
+  const bool draft_layer = config.draft_layers > 0;
   const auto floats = [](std::int64_t n) { return static_cast<std::uint64_t>(n) * sizeof(float); };
-  const std::int64_t layers = model.linear_layers();
+  const std::int64_t attention = std::ranges::count(config.layers, artifact::LayerKind::Attention);
+  const std::int64_t layers = std::ssize(config.layers) - attention;
   const std::int64_t matrices = layers * config.linear_value_heads * config.linear_key_dim * config.linear_value_dim;
   std::int64_t columns = layers * (config.conv_kernel - 1) * config.conv_channels();
   std::int64_t row = layers * (config.conv_channels() + config.linear_key_heads * config.linear_key_dim +
@@ -20,11 +23,12 @@ MemoryPlan::MemoryPlan(const model::Model& model, const Options& options, std::u
     columns += (config.ple_conv_kernel - 1) * config.ngram_size * config.wide_size();
     row += config.wide_size();
   }
-  const std::int64_t rings = (model.attention_layers() + (model.has_draft() ? 1 : 0)) *
-                             backend::raw_key_ring(config.indexer_ratio) * config.indexer_dim;
+  const std::int64_t rings =
+      (attention + (draft_layer ? 1 : 0)) * backend::raw_key_ring(config.indexer_ratio) * config.indexer_dim;
   const std::int64_t rows = options.depth + 1;
   const std::int64_t hidden = drafts ? (decode::kMaxDepth + 2) * config.wide_size() : 0;
-  page_ = model.pages()->page_bytes() + (drafts ? model.draft_pages()->page_bytes() : 0);
+  const std::uint64_t block = backend::page_layout(config, state).bytes;
+  page_ = block * static_cast<std::uint64_t>(std::max<std::int64_t>(1, attention) + (drafts ? 1 : 0));
   kept_ = floats(matrices + columns + rings + hidden + config.vocab_size);
   fixed_ = kept_;
   // The second copy of the matrices and the captured rows; without capture a fork of the sequence and two pages of it.

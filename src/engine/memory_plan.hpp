@@ -12,7 +12,11 @@ namespace lockstep::engine {
 class MemoryPlan {
  public:
   /// `total` bytes for all states together.
-  MemoryPlan(const model::Model& model, const Options& options, std::uint64_t total);
+  MemoryPlan(const model::Model& model, const Options& options, std::uint64_t total)
+      : MemoryPlan(model.config(), model.state_type(), options, total) {}
+  /// The same before a model is loaded.
+  MemoryPlan(const artifact::ModelConfig& config, backend::StateType state, const Options& options,
+             std::uint64_t total);
 
   [[nodiscard]] std::uint64_t total() const { return total_; }
   /// A running choice of `tokens` tokens, prompt and answer: matrices and columns twice (a verified step writes a

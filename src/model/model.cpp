@@ -44,6 +44,7 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
     Result<Weights> weights = upload_weights(artifact.view(), *model->backend_, options.draft, [&](std::uint64_t done) {
       progress.set(done);
       if (options.progress) options.progress(done, total);
+      artifact.release_pages();  // what was copied need not be there twice
     });
     if (!weights) return with_context(std::move(weights).error(), artifact.directory().string());
     model->weights_ = *std::move(weights);

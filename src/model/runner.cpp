@@ -41,6 +41,14 @@ Status check_whole(const Sequence& sequence) {
 
 }  // namespace
 
+std::uint64_t runner_bytes(const artifact::ModelConfig& config, std::int64_t rows, bool draft) {
+  const std::int64_t wide = config.wide_size();
+  std::int64_t width = wide + 3 * config.hidden_size + config.streams;  // x, u, y, picked, inject
+  if (!config.ple_layers.empty()) width += config.ple_dim;
+  if (draft) width += 3 * wide;
+  return row_bytes(rows, width);
+}
+
 Runner::Runner(const Model& model, std::int64_t max_rows)
     : model_(&model), max_rows_(max_rows), wide_size_(model.config().wide_size()) {}
 

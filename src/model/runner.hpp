@@ -32,6 +32,9 @@ struct DraftSegment {
 /// The draft logit of tokens that a short head does not know: finite, and so low that their probability is 0.
 inline constexpr float kOutsideVocabulary = -1e30F;
 
+/// Bytes of the buffers that a runner of `rows` rows takes when it is made; `draft`: the model has a draft layer.
+[[nodiscard]] std::uint64_t runner_bytes(const artifact::ModelConfig& config, std::int64_t rows, bool draft);
+
 /// Runs steps of up to `max_rows` rows. Holds the activations; not thread safe.
 class Runner {
  public:

@@ -75,6 +75,17 @@ TEST_F(ArtifactCommands, PackMakesAModelThatInspects) {
   EXPECT_NE(again.err.find("--force"), std::string::npos) << again.err;
 }
 
+TEST_F(ArtifactCommands, SynthLeavesNothingWhenTheDiskIsFull) {
+  // Files of at most 100 KB: what a write then meets is an error of the disk.
+  Command command;
+  command.arguments = {"/bin/bash", "-c", "ulimit -f 100; exec \"$0\" synth --tokenizer none \"$1\"", LOCKSTEP_BINARY,
+                       path("full")};
+  const Outcome result = run_process(command);
+  EXPECT_EQ(result.exit_code, 1) << result.out;
+  EXPECT_FALSE(fs::exists(path("full")));
+  EXPECT_FALSE(fs::exists(path("full.partial"))) << result.err;
+}
+
 TEST_F(ArtifactCommands, PackUsage) {
   EXPECT_EQ(run_lockstep({"pack", source_}).exit_code, 2);
   EXPECT_EQ(run_lockstep({"pack", source_, path("out"), "--recipe", "best"}).exit_code, 2);

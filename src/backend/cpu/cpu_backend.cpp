@@ -6,6 +6,7 @@
 #include <new>
 #include <optional>
 
+#include "backend/cpu/memory_use.hpp"
 #include "base/checked.hpp"
 
 namespace lockstep::backend {
@@ -68,7 +69,12 @@ void CpuBackend::write(std::byte* to, const void* host, std::size_t bytes) {
 
 Result<MatrixPtr> CpuBackend::upload(const artifact::MatrixView& view) {
   auto matrix = std::make_unique<CpuMatrix>(view);
-  if (integer(*matrix) && kernels_.pack_blocks != nullptr) LOCKSTEP_TRY(matrix->pack(kernels_, pool_));
+  if (kernels_.pack_blocks == nullptr || unquantised_) return matrix;
+  if (view.quantised) {
+    LOCKSTEP_TRY(matrix->pack(kernels_, pool_));
+  } else if (copies_dense(view)) {
+    LOCKSTEP_TRY(matrix->copy(pool_));
+  }
   return matrix;
 }
 

@@ -90,7 +90,7 @@ class CpuBackend final : public Backend {
   class Scratch {
    public:
     float* floats(std::size_t n) {
-      if (floats_.size() < n) floats_.resize(n);
+      grow(floats_, n);
       return floats_.data();
     }
 

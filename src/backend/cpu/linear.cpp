@@ -3,12 +3,30 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
+#include "artifact/model_walk.hpp"
+#include "backend/cpu/memory_use.hpp"
 #include "backend/element_type.hpp"
 #include "base/checked.hpp"
 
 namespace lockstep::backend {
+namespace {
+
+constexpr std::uint64_t kLargePage = std::uint64_t{2} << 20;
+
+/// Memory for weights. That of a large matrix starts at a huge page, so that the system can back it with such.
+Result<MemoryBlock<std::byte>> weight_block(std::uint64_t bytes, const std::string& name) {
+  const std::uint64_t alignment = bytes >= kLargePage ? kLargePage : 64;
+  const std::optional<std::uint64_t> rounded = checked_round_up(std::max<std::uint64_t>(bytes, 1), alignment);
+  if (!rounded) return fail(ErrorKind::Limit, "{}: {} bytes are too many", name, bytes);
+  MemoryBlock<std::byte> block = LOCKSTEP_TRY(aligned_block(alignment, *rounded));
+  if (alignment == kLargePage) ::madvise(block.get(), *rounded, MADV_HUGEPAGE);  // a hint: failure changes no result
+  return block;
+}
+
+}  // namespace
 
 kernels::AffineMatrix CpuMatrix::affine(std::int64_t index) const {
   const auto matrix = static_cast<std::size_t>(index) * static_cast<std::size_t>(rows());
@@ -24,17 +42,10 @@ kernels::AffineMatrix CpuMatrix::affine(std::int64_t index) const {
 }
 
 Status CpuMatrix::pack(const kernels::Kernels& kernels, ThreadPool& pool) {
-  constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
-  const bool wide = view_.scale_dtype != artifact::DType::BF16;
-  const std::int64_t block_bytes = cols() / group() * kernels::packed_group_bytes(view_.bits, group(), wide);
-  packed_bytes_ = blocks() * block_bytes;
-  const auto bytes = static_cast<std::uint64_t>(count() * packed_bytes_);
-  // Large matrices start at a huge page, so that the system can back them with such.
-  const std::uint64_t alignment = bytes >= kHugePage ? kHugePage : 64;
-  const std::optional<std::uint64_t> rounded = checked_round_up(std::max<std::uint64_t>(bytes, 1), alignment);
-  if (!rounded) return fail(ErrorKind::Limit, "{}: {} bytes are too many", view_.name, bytes);
-  packed_ = LOCKSTEP_TRY(aligned_block(alignment, *rounded));
-  if (alignment == kHugePage) ::madvise(packed_.get(), *rounded, MADV_HUGEPAGE);  // a hint: failure changes no result
+  const std::uint64_t bytes = backend::packed_bytes(view_);
+  packed_bytes_ = static_cast<std::int64_t>(bytes) / count();
+  const std::int64_t block_bytes = packed_bytes_ / blocks();
+  packed_ = LOCKSTEP_TRY(weight_block(bytes, view_.name));
   const std::int64_t total = count() * blocks();
   const std::int64_t grain = std::max<std::int64_t>(1, (1 << 16) / block_bytes);
   pool.parallel_for(static_cast<std::size_t>(total), static_cast<std::size_t>(grain),
@@ -48,6 +59,20 @@ Status CpuMatrix::pack(const kernels::Kernels& kernels, ThreadPool& pool) {
                         at += last - first;
                       }
                     });
+  return {};
+}
+
+Status CpuMatrix::copy(ThreadPool& pool) {
+  const std::size_t bytes = artifact::matrix_bytes(view_) / static_cast<std::size_t>(count());
+  copy_ = LOCKSTEP_TRY(weight_block(artifact::matrix_bytes(view_), view_.name));
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count()); ++i) {
+    const std::byte* from = view_.data + i * view_.matrix_stride;
+    pool.parallel_for(bytes, std::size_t{256} << 10, [&](std::size_t begin, std::size_t end) {
+      std::memcpy(copy_.get() + i * bytes + begin, from + begin, end - begin);
+    });
+  }
+  view_.data = copy_.get();
+  view_.matrix_stride = bytes;
   return {};
 }
 
@@ -68,11 +93,9 @@ const kernels::QuantisedRows& Activations::quantised(int group) {
   QuantisedStorage& storage = storage_.at(slot);
   const auto values = static_cast<std::size_t>(rows_ * cols_);
   const std::size_t groups = values / static_cast<std::size_t>(group);
-  if (storage.values.size() < values) storage.values.resize(values);
-  if (storage.steps.size() < groups) {
-    storage.steps.resize(groups);
-    storage.sums.resize(groups);
-  }
+  grow(storage.values, values);
+  grow(storage.steps, groups);
+  grow(storage.sums, groups);
   rows = {storage.values.data(), storage.steps.data(), storage.sums.data(), rows_, cols_, group};
   pool_.parallel_for(groups, 256, [&](std::size_t begin, std::size_t end) {
     const std::size_t first = begin * static_cast<std::size_t>(group);

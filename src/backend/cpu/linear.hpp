@@ -1,6 +1,7 @@
 // Matrices and activations of the CPU backend.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -20,6 +21,8 @@ class CpuMatrix final : public Matrix {
 
   /// Lays the codes out for the vector kernels of `kernels`. Errors: Limit.
   Status pack(const kernels::Kernels& kernels, ThreadPool& pool);
+  /// Copies a matrix that is not quantised into large pages. Errors: Limit.
+  Status copy(ThreadPool& pool);
 
   [[nodiscard]] bool quantised() const { return view_.quantised; }
   [[nodiscard]] int group() const { return view_.group; }
@@ -33,8 +36,19 @@ class CpuMatrix final : public Matrix {
  private:
   artifact::MatrixView view_;
   MemoryBlock<std::byte> packed_;
+  MemoryBlock<std::byte> copy_;
   std::int64_t packed_bytes_ = 0;  ///< of one matrix
 };
+
+/// Room for n elements of a buffer that is used again; its contents are lost. A quarter more than before at least, so
+/// that what grows by the token is not asked for every time.
+template <class T>
+void grow(std::vector<T>& buffer, std::size_t n) {
+  if (buffer.size() >= n) return;
+  const std::size_t size = std::max(n, buffer.size() + buffer.size() / 4);
+  buffer = {};  // first, so that there are never two
+  buffer.resize(size);
+}
 
 /// Memory for quantised activations, reused between operations.
 struct QuantisedStorage {

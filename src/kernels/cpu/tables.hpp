@@ -20,5 +20,8 @@ const Kernels& table();
 namespace avx512 {
 const Kernels& table();
 }
+namespace amx {
+const Kernels& table();
+}
 
 }  // namespace lockstep::kernels

@@ -1,0 +1,28 @@
+// Synthetic models that are made when a command starts and never written.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cli/engine_options.hpp"
+
+namespace lockstep::cli {
+
+/// What --in-memory asks for.
+struct InMemoryModel {
+  std::string geometry, recipe = "bare";
+  std::uint64_t seed = 1;
+
+  /// "synthetic model mid, recipe bare, seed 1 (random weights)".
+  [[nodiscard]] std::string label() const;
+};
+
+/// Takes "GEOMETRY[:RECIPE[:SEED]]" apart. A geometry may be a path, with colons too as long as what follows the last
+/// ones is neither a recipe nor a number after one. Errors: Usage.
+Result<InMemoryModel> parse_in_memory(const std::string& text);
+
+/// Makes the model that options.in_memory names, without uploading it; says on standard error that it is synthetic.
+/// The texts are the demo model's. Errors: Usage, Limit when it does not fit in memory.
+Result<LoadedModel> make_in_memory(const EngineOptions& options);
+
+}  // namespace lockstep::cli

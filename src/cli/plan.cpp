@@ -1,0 +1,197 @@
+// `lockstep plan`: memory and speed of a model on this machine, before it is loaded.
+#include <CLI/App.hpp>
+#include <algorithm>
+#include <memory>
+
+#include "backend/cpu/machine_rate.hpp"
+#include "backend/device.hpp"
+#include "base/json.hpp"
+#include "base/memory.hpp"
+#include "base/printable.hpp"
+#include "base/progress.hpp"
+#include "cli/arguments.hpp"
+#include "cli/command.hpp"
+#include "cli/engine_options.hpp"
+#include "cli/options.hpp"
+#include "cli/terminal.hpp"
+#include "model/work.hpp"
+
+namespace lockstep::cli {
+namespace {
+
+/// Share of the reading speed that decoding reaches where it was measured (docs/performance.md).
+constexpr double kReachedShare = 0.70;
+constexpr std::uint64_t kReadBytes = std::uint64_t{512} << 20;
+
+struct Options {
+  EngineOptions engine;
+  std::int64_t context = 0, parallel = 1, depth = 3, chunk = 256;
+  bool no_measure = false, json = false;
+};
+
+struct Report {
+  engine::LoadPlan plan;
+  std::uint64_t available = 0;
+  std::int64_t context = 0, parallel = 1;
+  double bytes_first = 0, bytes_last = 0;  ///< read for a token at depth 0, and at the end of the context
+  double bandwidth = 0;                    ///< measured; 0: not
+  std::size_t threads = 0;
+  [[nodiscard]] bool fits() const { return plan.total() <= available; }
+};
+
+/// Bytes a second; 0 where there is too little memory for a meaningful test.
+Result<double> read_bandwidth(std::size_t threads, std::uint64_t available) {
+  const std::uint64_t bytes = std::min(kReadBytes, available / 4);
+  if (bytes < kReadBytes / 8) return 0.0;
+  ThreadPool pool(threads);
+  backend::ReadTest test = LOCKSTEP_TRY(backend::ReadTest::create(pool, bytes));
+  return std::max({test.run(), test.run(), test.run()});
+}
+
+std::string bytes(std::uint64_t n) {
+  return format_bytes(static_cast<double>(n));
+}
+
+std::string table_text(const Report& report, const std::string& name) {
+  const engine::LoadPlan& plan = report.plan;
+  std::string text = styled(printable(name), Style::Bold, Stream::Out) + "\n";
+  const auto line = [&](std::string_view what, std::uint64_t n, const std::string& note = "") {
+    text += fmt::format("  {:<34} {:>10}{}{}\n", what, bytes(n), note.empty() ? "" : "  ", note);
+  };
+  line("weights laid out for the kernels", plan.packed);
+  line("weights read from the mapped files", plan.mapped);
+  line("vectors and copies", plan.copied);
+  if (plan.table_file > 0) {
+    line("n-gram table", plan.table,
+         plan.table_streamed ? fmt::format("cache of a streamed table of {}", bytes(plan.table_file)) : "resident");
+  }
+  line("state of a sequence", plan.sequence);
+  line("state of a token", plan.token);
+  line("states in all", plan.states, fmt::format("{} x {} tokens", report.parallel, report.context));
+  line("scratch", plan.scratch);
+  line("total", plan.total());
+  if (report.available == UINT64_MAX) {
+    text += "  the system does not say how much memory is available\n";
+  } else {
+    line("available", report.available, report.fits() ? "it fits" : "it does not fit");
+  }
+  text += fmt::format("  a token reads {} at depth 0, {} at {}\n", format_bytes(report.bytes_first),
+                      format_bytes(report.bytes_last), report.context);
+  if (report.bandwidth > 0) {
+    const auto speed = [&](double read, double share) {
+      const double tokens = share * report.bandwidth / read;
+      return fmt::format("{:.{}f}", tokens, tokens >= 100 ? 0 : (tokens >= 10 ? 1 : 2));
+    };
+    text += fmt::format("  reading {} a second with {} thread{}: about {} tokens/s at depth 0, {} at {} (at most {})\n",
+                        format_bytes(report.bandwidth), report.threads, report.threads == 1 ? "" : "s",
+                        speed(report.bytes_first, kReachedShare), speed(report.bytes_last, kReachedShare),
+                        report.context, speed(report.bytes_first, 1));
+  }
+  return text;
+}
+
+OrderedJson to_json(const Report& report, const std::string& name) {
+  const engine::LoadPlan& plan = report.plan;
+  OrderedJson json{
+      {"model", name},
+      {"context", report.context},
+      {"parallel", report.parallel},
+      {"bytes",
+       {{"weights_packed", plan.packed},
+        {"weights_mapped", plan.mapped},
+        {"copies", plan.copied},
+        {"table", plan.table},
+        {"table_file", plan.table_file},
+        {"state_per_sequence", plan.sequence},
+        {"state_per_token", plan.token},
+        {"states", plan.states},
+        {"scratch", plan.scratch},
+        {"total", plan.total()},
+        {"available", report.available}}},
+      {"table_mode", plan.table_file == 0 ? "none" : (plan.table_streamed ? "streamed" : "resident")},
+      {"fits", report.fits()},
+      {"decode", {{"bytes_per_token", report.bytes_first}, {"bytes_per_token_at_context", report.bytes_last}}}};
+  if (report.bandwidth > 0) {
+    OrderedJson& decode = json["decode"];
+    decode["read_bytes_per_second"] = report.bandwidth;
+    decode["threads"] = report.threads;
+    decode["most_tokens_per_second"] = report.bandwidth / report.bytes_first;
+    decode["expected_tokens_per_second"] = kReachedShare * report.bandwidth / report.bytes_first;
+    decode["expected_tokens_per_second_at_context"] = kReachedShare * report.bandwidth / report.bytes_last;
+  }
+  return json;
+}
+
+Result<Report> make_report(const Options& options, const artifact::Artifact& artifact) {
+  constexpr std::int64_t kDefaultContext = 4096;
+  const std::int64_t most = artifact.config().max_positions;
+  Report report;
+  report.context = options.context == 0 ? std::min(kDefaultContext, most) : options.context;
+  report.parallel = options.parallel;
+  if (report.context > most) {
+    return fail(ErrorKind::Usage, "--context {}: the model's context is {}", report.context, most);
+  }
+  LOCKSTEP_TRY(memory_limit());
+  report.available = available_memory();
+  engine::LoadSetup setup = load_setup(options.engine, artifact, options.depth > 0);
+  setup.options.depth = options.depth;
+  setup.tokens = report.context;
+  setup.parallel = options.parallel;
+  setup.rows = options.chunk + options.parallel * (decode::kMaxDepth + 1);
+  setup.cpu.lanes = options.engine.lanes;
+  report.plan = LOCKSTEP_TRY(engine::plan_load(artifact, setup));
+  report.bytes_first = model::decode_work(artifact.view(), setup.state, 0).bytes;
+  report.bytes_last = model::decode_work(artifact.view(), setup.state, report.context).bytes;
+  report.threads = setup.cpu.threads == 0 ? physical_cores() : setup.cpu.threads;
+  if (!options.no_measure) report.bandwidth = LOCKSTEP_TRY(read_bandwidth(report.threads, report.available));
+  return report;
+}
+
+Status plan(const Options& options) {
+  const backend::DeviceChoice device = LOCKSTEP_TRY(backend::parse_device(options.engine.device));
+  if (device.cuda) return fail(ErrorKind::Usage, "plan tells the processor's memory: use --device cpu");
+  const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.engine.model));
+  const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open_shapes(directory));
+  const Report report = LOCKSTEP_TRY(make_report(options, artifact));
+  const std::string name = directory.string();
+  LOCKSTEP_TRY(write_stdout(
+      options.json ? to_json(report, name).dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n"
+                   : table_text(report, name)));
+  LOCKSTEP_TRY(flush_stdout());
+  if (options.engine.force_memory) return {};
+  return engine::check_fits(report.plan, report.available, name);
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, CommandContext& context) {
+  auto options = std::make_shared<Options>();
+  options->engine.lanes.ple_aux_bytes = backend::kPleAuxBytes;
+  CLI::App* command = app.add_subcommand("plan", "Tell a model's memory and speed on this machine, without loading it");
+  add_engine_options(*command, options->engine);
+  command->add_option("model", options->engine.model, "Model directory (same as --model)")
+      ->excludes(command->get_option("--model"))
+      ->check(not_empty());
+  const auto number = [&](const char* name, std::int64_t& value, std::int64_t least, std::uint64_t most,
+                          const char* what) {
+    return command->add_option(name, value, what)->transform(whole_number(least, most));
+  };
+  number("--context", options->context, 1, std::uint64_t{1} << 32,
+         "Tokens of a sequence, prompt and answer (default: 4096, or the model's context if that is less)");
+  number("--parallel", options->parallel, 1, 256, "Sequences at the same time")->capture_default_str();
+  number("--depth", options->depth, 0, decode::kMaxDepth, "Draft tokens a cycle; 0 decodes plainly")
+      ->capture_default_str();
+  number("--prefill-chunk", options->chunk, 1, 1 << 16, "Prompt tokens of a step")->capture_default_str();
+  command->add_flag("--no-measure", options->no_measure, "Do not measure the speed of reading memory");
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->footer(
+      "Examples:\n"
+      "  lockstep plan models/demo --context 8192 --parallel 4\n"
+      "  lockstep plan -m ~/models/Flash-Next --context 262144 --ple streamed --json\n"
+      "\n"
+      "Exit code 1 when it does not fit (0 with --force-memory). Commands that load a model refuse one that does not\n"
+      "fit, with the same figures for a single short sequence.");
+  command->callback([options, &context] { context.status = plan(*options); });
+}
+
+}  // namespace lockstep::cli
