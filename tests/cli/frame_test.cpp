@@ -107,7 +107,7 @@ TEST(Completion, BashScriptIsValidAndCompletesCommands) {
   const Outcome script = run_lockstep({"completion", "bash"});
   ASSERT_EQ(script.exit_code, 0);
   const std::string probe = script.out +
-                            "COMP_WORDS=(lockstep comp); COMP_CWORD=1; _lockstep; echo \"${COMPREPLY[*]}\"\n"
+                            "COMP_WORDS=(lockstep compl); COMP_CWORD=1; _lockstep; echo \"${COMPREPLY[*]}\"\n"
                             "COMP_WORDS=(lockstep completion f); COMP_CWORD=2; _lockstep; echo \"${COMPREPLY[*]}\"\n"
                             "COMP_WORDS=(lockstep completion --h); COMP_CWORD=2; _lockstep; echo \"${COMPREPLY[*]}\"\n";
   const Outcome result = run_process({.arguments = {"/bin/bash", "-u"}, .input = probe});
