@@ -92,6 +92,9 @@ void find_side_files(const std::filesystem::path& directory, SideFiles& side) {
   if (!side.ngram && std::filesystem::exists(directory / "ngram-table.safetensors", error)) {
     side.ngram = "ngram-table.safetensors";
   }
+  if (!side.vision && std::filesystem::exists(directory / "model-vision.safetensors", error)) {
+    side.vision = "model-vision.safetensors";
+  }
 }
 
 Result<RuntimeConfig> read_runtime(const std::filesystem::path& directory, Layout layout, std::string& sha256) {
@@ -171,6 +174,18 @@ Artifact Artifact::from_memory(ModelView view, std::shared_ptr<const void> owner
 void Artifact::make_ready() {
   transpose_experts(state_->built.transposed, state_->memory);
   state_->built.transposed.clear();
+}
+
+MatrixView Artifact::readable(const MatrixView& view, std::vector<std::byte>& memory) const {
+  for (const TransposedExperts& job : state_->built.transposed) {
+    const auto at = std::find(job.views.begin(), job.views.end(), &view);
+    if (at == job.views.end()) continue;
+    MatrixView copy = view;
+    memory = transpose_part(job, static_cast<std::size_t>(at - job.views.begin()), copy);
+    copy.data = memory.data();
+    return copy;
+  }
+  return view;
 }
 
 std::uint64_t Artifact::transposed_bytes() const {

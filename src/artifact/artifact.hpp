@@ -37,6 +37,9 @@ class Artifact {
   static Result<Artifact> open_shapes(const std::filesystem::path& directory);
   /// Transposes what has to be, once; open() has done it.
   void make_ready();
+  /// `view`, one of view()'s, with data: itself, or where make_ready() would have to transpose it and has not been
+  /// called, a copy of the view whose data is in `memory`.
+  [[nodiscard]] MatrixView readable(const MatrixView& view, std::vector<std::byte>& memory) const;
   /// Bytes that make_ready() copies into memory.
   [[nodiscard]] std::uint64_t transposed_bytes() const;
 

@@ -60,7 +60,7 @@ Status write_texts(const Artifact& source, const PackOptions& options, const Pac
 
 Result<PackResult> write_pack(const fs::path& source_path, const fs::path& destination, const PackOptions& options) {
   LOCKSTEP_TRY(check_apart(source_path, destination));
-  const Artifact source = LOCKSTEP_TRY(Artifact::open(source_path));
+  const Artifact source = LOCKSTEP_TRY(Artifact::open_shapes(source_path));
   const PackPlan plan = LOCKSTEP_TRY(plan_pack(source.view(), options.recipe, options.shard_bytes));
   PackDirectory directory = LOCKSTEP_TRY(PackDirectory::open(destination, fingerprint(source, options), options.force));
   PackResult result;
@@ -80,7 +80,7 @@ Result<PackResult> write_pack(const fs::path& source_path, const fs::path& desti
       ++result.reused;
       continue;
     }
-    LOCKSTEP_TRY(write_pack_file(file, directory.partial(), {pool, source_path.string(), advance, options.cancel}));
+    LOCKSTEP_TRY(write_pack_file(file, directory.partial(), {pool, source, advance, options.cancel}));
     LOCKSTEP_TRY(directory.finish_file(file.name));
   }
   LOCKSTEP_TRY(write_texts(source, options, plan, directory.partial()));

@@ -58,7 +58,8 @@ class FileWriter {
     for (const PlannedTensor& tensor : file.tensors) LOCKSTEP_TRY(writer_.append(tensor.entry.name, tensor.bytes));
     for (const PlannedMatrix& matrix : file.matrices) {
       if (matrix.parts.empty()) {
-        LOCKSTEP_TRY(part(matrix, *matrix.source));
+        std::vector<std::byte> transposed;
+        LOCKSTEP_TRY(part(matrix, work_.source.readable(*matrix.source, transposed)));
       } else {
         for (const MatrixView* source : matrix.parts) LOCKSTEP_TRY(part(matrix, *source));
       }
@@ -96,8 +97,8 @@ class FileWriter {
                 std::int64_t count) {
     RowBlock block(source, *planned.precision);
     if (!block.quantise(index, row, count, work_.pool)) {
-      return fail(ErrorKind::Invalid, "{}: tensor '{}': a weight in rows {} to {} is not finite", work_.source,
-                  source.name, row, row + count - 1);
+      return fail(ErrorKind::Invalid, "{}: tensor '{}': a weight in rows {} to {} is not finite",
+                  work_.source.directory().string(), source.name, row, row + count - 1);
     }
     LOCKSTEP_TRY(writer_.append(planned.module + ".weight", block.codes()));
     LOCKSTEP_TRY(writer_.append(planned.module + ".scales", block.scales()));

@@ -14,12 +14,13 @@ namespace lockstep::artifact {
 /// What long writing needs from its caller.
 struct PackWork {
   ThreadPool& pool;
-  std::string source;                           ///< the directory that is read, for messages
+  const Artifact& source;                       ///< what is read; its experts may still have to be transposed
   std::function<void(std::uint64_t)> progress;  ///< called with the source's bytes read since the last call
   const std::atomic<bool>* cancel = nullptr;    ///< looked at every few megabytes
 };
 
-/// Reads sources in row blocks of at most 32 MiB, so memory does not depend on the model. The file appears under its
+/// Reads sources in row blocks of at most 32 MiB and transposes one matrix stack at a time, so memory does not depend
+/// on the number of layers. The file appears under its
 /// name when it is complete. Errors: Invalid for a weight that is not finite, Io, Cancelled.
 Status write_pack_file(const PlannedFile& file, const std::filesystem::path& directory, const PackWork& work);
 

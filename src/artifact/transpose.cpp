@@ -23,19 +23,24 @@ void transpose_slice(const std::byte* in, std::size_t rows, std::size_t row_stri
 
 }  // namespace
 
+std::vector<std::byte> transpose_part(const TransposedExperts& job, std::size_t part, MatrixView& view) {
+  const std::size_t element = dtype_size(job.dtype);
+  const auto rows = static_cast<std::size_t>(job.in), row_stride = static_cast<std::size_t>(job.out);
+  const std::size_t slice = row_stride / job.views.size(), bytes = rows * slice * element;
+  std::vector<std::byte> copy(static_cast<std::size_t>(job.count) * bytes);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(job.count); ++i) {
+    transpose_slice(job.source + i * rows * row_stride * element, rows, row_stride, part * slice, slice, element,
+                    copy.data() + i * bytes);
+  }
+  view.matrix_stride = bytes;
+  return copy;
+}
+
 void transpose_experts(const std::vector<TransposedExperts>& list, std::deque<std::vector<std::byte>>& memory) {
   for (const TransposedExperts& job : list) {
-    const std::size_t element = dtype_size(job.dtype);
-    const auto rows = static_cast<std::size_t>(job.in), row_stride = static_cast<std::size_t>(job.out);
-    const std::size_t slice = row_stride / job.views.size(), bytes = rows * slice * element;
     for (std::size_t part = 0; part < job.views.size(); ++part) {
-      std::vector<std::byte>& copy = memory.emplace_back(static_cast<std::size_t>(job.count) * bytes);
-      for (std::size_t i = 0; i < static_cast<std::size_t>(job.count); ++i) {
-        transpose_slice(job.source + i * rows * row_stride * element, rows, row_stride, part * slice, slice, element,
-                        copy.data() + i * bytes);
-      }
-      job.views[part]->data = copy.data();
-      job.views[part]->matrix_stride = bytes;
+      MatrixView& view = *job.views[part];
+      view.data = memory.emplace_back(transpose_part(job, part, view)).data();
     }
   }
 }

@@ -39,6 +39,9 @@ struct BuildOutput {
 /// reason.
 Status build_view(const BuildInput& input, BuildOutput& output);
 
+/// The transposed copy of slice `part`; `view`, a copy of that part's view, takes its stride.
+[[nodiscard]] std::vector<std::byte> transpose_part(const TransposedExperts& job, std::size_t part, MatrixView& view);
+
 /// Allocates and fills the transposed copies; the views then point into `memory`.
 void transpose_experts(const std::vector<TransposedExperts>& list, std::deque<std::vector<std::byte>>& memory);
 

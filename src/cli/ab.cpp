@@ -137,7 +137,7 @@ class Bench {
 
   Status prepare(report::Cell& cell) {
     const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options_.model));
-    const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open(directory));
+    const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open_shapes(directory));
     model_ = {{"name", std::filesystem::weakly_canonical(directory).filename().string()},
               {"config_sha256", artifact.identity().config_sha256},
               {"inventory_sha256", artifact.identity().inventory_sha256}};

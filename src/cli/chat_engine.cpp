@@ -52,6 +52,7 @@ void add_answer_options(CLI::App& command, AnswerOptions& options) {
   command.add_option("--frspec", options.frspec, "List of draft tokens (default: frspec.json of the model directory)")
       ->check(not_empty());
   command.add_flag("--no-think", options.no_think, "Ask the template for an answer without reasoning");
+  command.add_flag("--special", options.special, "Special tokens written in messages become those tokens, not text");
   command.add_option("--effort", options.effort, "Reasoning effort, as the template names it (xhigh, medium, low)");
   command.add_flag("--stats", options.stats, "Print token counts, speed and seed to standard error");
 }
@@ -128,6 +129,7 @@ Result<Prompt> ChatEngine::chat_prompt(const OrderedJson& messages) const {
   chat.add_generation_prompt = true;
   if (options_.no_think) chat.extra["enable_thinking"] = false;
   if (!options_.effort.empty()) chat.extra["reasoning_effort"] = options_.effort;
+  chat.special_messages = options_.special;
   text::ChatPrompt made = LOCKSTEP_TRY(text::make_chat_prompt(template_, tokenizer_, messages, chat));
   return Prompt{std::move(made.tokens), made.reasoning_open};
 }

@@ -29,6 +29,7 @@ struct AnswerOptions {
   std::vector<std::string> stop, disabled;  ///< disabled: lanes to switch off
   std::int64_t depth = 3;                   ///< drafts a cycle; 0 decodes plainly
   bool no_think = false, stats = false;
+  bool special = false;  ///< special tokens in messages are special
 };
 
 void add_answer_options(CLI::App& command, AnswerOptions& options);

@@ -115,7 +115,7 @@ Status frspec(const Options& options) {
   LOCKSTEP_TRY(check_apart(options.texts, options.out));
   LOCKSTEP_TRY(check_apart(options.ids, options.out));
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model));
-  const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open(directory));
+  const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open_shapes(directory));
   const text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
   const std::int64_t usable = std::min<std::int64_t>(artifact.config().vocab_size, tokenizer.vocabulary_size());
   AtomicFile file = LOCKSTEP_TRY(AtomicFile::create(options.out));

@@ -178,7 +178,7 @@ std::string report_text(const Artifact& model, const Summary& summary, const std
 
 Status inspect(const Options& options) {
   const auto directory = LOCKSTEP_TRY(find_model(options.model));
-  const Artifact model = LOCKSTEP_TRY(Artifact::open(directory));
+  const Artifact model = LOCKSTEP_TRY(Artifact::open_shapes(directory));
   std::vector<FileHash> hashes;
   if (options.hash) {
     Progress progress("hashing", LOCKSTEP_TRY(artifact::hashed_bytes(model)), ProgressUnit::Bytes);

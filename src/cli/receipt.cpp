@@ -1,48 +1,18 @@
 #include "cli/receipt.hpp"
 
-#include <sys/utsname.h>
-
-#include <algorithm>
-#include <ctime>
-#include <fstream>
-
 #include "base/sha256.hpp"
 #include "base/thread_pool.hpp"
 #include "cli/terminal.hpp"
+#include "report/machine.hpp"
 
 namespace lockstep::cli {
 namespace {
 
-/// The value of the first line of a file of "name : value" lines that starts with `name`.
-std::string system_value(const char* file, std::string_view name) {
-  std::ifstream info(file);
-  std::string line;
-  while (std::getline(info, line)) {
-    if (!line.starts_with(name)) continue;
-    const std::size_t value = line.find_first_not_of(" \t", std::min(line.size(), line.find(':') + 1));
-    return value == std::string::npos ? "" : line.substr(value);
-  }
-  return "unknown";
-}
-
-std::string now_utc() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
-
 OrderedJson machine(const decode::GateOptions& options) {
-  utsname system{};
-  ::uname(&system);
-  return {{"processor", system_value("/proc/cpuinfo", "model name")},
-          {"physical_cores", physical_cores()},
-          {"usable_processors", usable_processors()},
-          {"memory", system_value("/proc/meminfo", "MemTotal")},
-          {"system", fmt::format("{} {}", system.sysname, system.release)},
-          {"device", options.device.text()}};
+  OrderedJson out = report::describe_machine();
+  out["physical_cores"] = physical_cores();
+  out["device"] = options.device.text();
+  return out;
 }
 
 std::string ids_sha256(std::span<const decode::TokenId> ids) {
@@ -83,7 +53,7 @@ OrderedJson verify_receipt(const artifact::Artifact& artifact, const decode::Gat
   OrderedJson json;
   json["format"] = "lockstep-receipt-1";
   json["version"] = LOCKSTEP_VERSION;
-  json["time"] = now_utc();
+  json["time"] = report::now_utc();
   json["model"] = {{"directory", artifact.directory().string()},
                    {"config_sha256", artifact.identity().config_sha256},
                    {"runtime_sha256", artifact.identity().runtime_sha256},

@@ -72,7 +72,7 @@ void add_run(CLI::App& app, CommandContext& context) {
   CLI::Option* prompt = command->add_option("-p,--prompt", options->prompt, "The prompt (default: standard input)");
   CLI::Option* raw = command->add_flag("--raw", options->raw, "Complete the text as it is, without the chat template");
   add_answer_options(*command, options->answer);
-  for (const char* of_template : {"--system", "--no-think", "--effort"})
+  for (const char* of_template : {"--system", "--no-think", "--special", "--effort"})
     raw->excludes(command->get_option(of_template));
   command->footer(
       "Examples:\n"

@@ -45,7 +45,9 @@ Status verify(const Options& options) {
     gates.vocab = std::min<std::int64_t>(gates.vocab, tokenizer->vocabulary_size());
   }
   gates.lanes = LOCKSTEP_TRY(decode::Lanes::from_user(options.disabled));
-  gates.draft_tokens = LOCKSTEP_TRY(draft_tokens(options.frspec, artifact));
+  if (gates.lanes.armed(decode::LaneId::Frspec) && gates.lanes.armed(decode::LaneId::Mtp)) {
+    gates.draft_tokens = LOCKSTEP_TRY(draft_tokens(options.frspec, artifact));
+  }
   std::optional<AtomicFile> file;  // opened first: a wrong path is better known before the run
   if (!options.receipt.empty()) file = LOCKSTEP_TRY(AtomicFile::create(options.receipt));
   const InterruptScope interrupts;

@@ -1,4 +1,4 @@
-// When speculated tokens are kept: the two acceptance rules of docs/numerics.md N9 as pure functions.
+// When speculated tokens are kept: the two acceptance rules of docs/speculation.md as pure functions.
 //
 // A cycle drafted d_1..d_D. Row i of the target (from 0) is the distribution of the token that follows the i drafts
 // before it, so row i judges d_{i+1} and row D follows a cycle whose drafts were all kept.

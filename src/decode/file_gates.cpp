@@ -50,7 +50,7 @@ std::string range_difference(const Artifact& artifact) {
 std::string identity_difference(const Artifact& artifact) {
   const artifact::Identity& first = artifact.identity();
   if (artifact::inventory_sha256(artifact.inventory()) != first.inventory_sha256) return "the inventory's hash differs";
-  const Result<Artifact> again = Artifact::open(artifact.directory());
+  const Result<Artifact> again = Artifact::open_shapes(artifact.directory());
   if (!again) return fmt::format("the model cannot be opened a second time: {}", again.error().message);
   const artifact::Identity& second = again->identity();
   if (first.config_sha256 != second.config_sha256) return "config.json has changed";
@@ -60,7 +60,7 @@ std::string identity_difference(const Artifact& artifact) {
 }
 
 std::string inventory_difference(const Artifact& artifact) {
-  const Result<Artifact> again = Artifact::open(artifact.directory());
+  const Result<Artifact> again = Artifact::open_shapes(artifact.directory());
   if (!again) return again.error().message;
   const auto& records = artifact.inventory();
   if (again->inventory().size() != records.size()) {

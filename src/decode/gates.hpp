@@ -2,9 +2,9 @@
 //
 // Two gates look at the files. All others compare runs with one reference per request: plain decoding with one thread,
 // all lanes off and the prompt fed token by token, on the machine's fastest kernels; the gate of instruction sets tries
-// all others. Each armed lane has a gate of its own, in which it is the only one on. Compared are the emitted ids, the
-// reason of the end, and every part of the final state. Where runs differ, both are made again and their states
-// compared step by step.
+// all others. Each armed lane has a gate of its own, in which it is the only one on (but for gdn_capture, which serves
+// mtp and frspec where it is armed). Compared are the emitted ids, the reason of the end, and every part of the final
+// state. Where runs differ, both are made again and their states compared step by step.
 //
 // One more request has a prompt just longer than the index budget of attention, so that groups of positions are
 // selected; it is tried where that selection is. On large models it is too long to be fed token by token to one
@@ -31,11 +31,11 @@ struct GateOptions {
   std::int64_t tokens = 32;  ///< emitted per request
   std::uint64_t seed = 1;    ///< of the random prompts
   std::vector<std::int64_t> prompt_lengths{1, 3, 40, 150};
-  std::size_t threads = 0;                 ///< most threads tried; 0: physical cores
-  std::int64_t vocab = 0;                  ///< usable vocabulary
-  bool hash = false;                       ///< also hash every file, before and after
-  backend::DeviceChoice device;            ///< what is tried; the reference always runs on the processor
-  Lanes lanes;                             ///< those that are armed are tried
+  std::size_t threads = 0;       ///< of the fast path; 0: physical cores. The gate of thread counts also tries others
+  std::int64_t vocab = 0;        ///< usable vocabulary
+  bool hash = false;             ///< also hash every file, before and after
+  backend::DeviceChoice device;  ///< what is tried; the reference always runs on the processor
+  Lanes lanes;                   ///< those that are armed are tried
   std::vector<std::int32_t> draft_tokens;  ///< of the short draft head; empty: frspec declines
   /// Tests put a faulty backend around every one that is made.
   std::function<std::unique_ptr<backend::Backend>(std::unique_ptr<backend::Backend>)> wrap;

@@ -213,12 +213,15 @@ class SpeculativeGeneration final : public Generation {
   }
 
   /// Emits the target's own draw of row after row for as long as the draft guessed it. Returns the rows that happened;
-  /// next_tokens_[i] follows row i.
+  /// next_tokens_[i] follows row i. A row behind a kept draft that is not finite ends the cycle before it: what came
+  /// first is emitted as in plain decoding, and the next cycle begins with that row and fails.
   Result<std::size_t> judge_stream(std::span<const float> logits) {
     next_tokens_.clear();
     for (std::size_t row = 0;; ++row) {
       const std::span<const float> target = target_row(logits, row);
-      LOCKSTEP_TRY(distribution(target, next_number(), targets_[0]));
+      const Status finite = distribution(target, next_number(), targets_[0]);
+      if (!finite && row > 0) return row;
+      LOCKSTEP_TRY(Status(finite));
       const Choice choice = draw(targets_[0], next_number());
       next_tokens_.push_back(choice.id);
       const bool guessed = row < drafts_.size() && drafts_[row] == choice.id;
@@ -228,7 +231,8 @@ class SpeculativeGeneration final : public Generation {
     }
   }
 
-  /// The p/q test of docs/sampling.md. All rows' distributions are needed before the first coin.
+  /// The p/q test of docs/speculation.md. All rows' distributions are needed before the first coin. Where one behind
+  /// the first row is not finite, only the drafts before it are judged, and there is no bonus token.
   Result<std::size_t> judge_rejection(std::span<const float> logits) {
     const std::size_t depth = drafts_.size();
     std::size_t judged = depth;  // drafts after a stop token stand for nothing
@@ -238,15 +242,21 @@ class SpeculativeGeneration final : public Generation {
         break;
       }
     }
-    const bool stops = judged > 0 && is_stop(drafts_[judged - 1]);
+    bool bonus = judged == 0 || !is_stop(drafts_[judged - 1]);
     for (std::size_t row = 0; row <= judged; ++row) {
-      LOCKSTEP_TRY(distribution(target_row(logits, row), next_number() + row, targets_[row]));
+      const Status finite = distribution(target_row(logits, row), next_number() + row, targets_[row]);
+      if (!finite && row > 0) {
+        judged = row;
+        bonus = false;
+        break;
+      }
+      LOCKSTEP_TRY(Status(finite));
       if (row < judged) counts_.add(drafts_[row]);  // for the penalties of the rows after it
     }
     for (std::size_t i = 0; i < judged; ++i) counts_.remove(drafts_[i]);
     const RejectionOutcome outcome =
         rejection_accepted(std::span<const TokenId>(drafts_).first(judged), std::span(proposals_).first(judged),
-                           std::span(targets_).first(judged + 1), !stops, generator_, residual_);
+                           std::span(targets_).first(judged + 1), bonus, generator_, residual_);
     next_tokens_.assign(drafts_.begin(), drafts_.begin() + static_cast<std::ptrdiff_t>(outcome.accepted));
     if (outcome.next) next_tokens_.push_back(*outcome.next);
     for (std::size_t row = 0; row < next_tokens_.size(); ++row) {

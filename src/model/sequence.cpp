@@ -11,13 +11,6 @@ struct Header {
   std::int64_t length = 0, draft_length = 0;
 };
 
-Status check_ids(std::span<const std::int32_t> tokens, std::int64_t vocabulary) {
-  const auto bad = std::ranges::find_if(tokens, [&](std::int32_t id) { return id < 0 || id >= vocabulary; });
-  if (bad == tokens.end()) return {};
-  return fail(ErrorKind::Invalid, "saved state has token id {} at position {}, outside the vocabulary of {}", *bad,
-              bad - tokens.begin(), vocabulary);
-}
-
 }  // namespace
 
 Result<Sequence> Sequence::create(const Model& model) {
@@ -58,8 +51,7 @@ std::vector<std::pair<std::string_view, std::vector<std::byte>>> Sequence::save_
   header.length = length();
   header.draft_length = draft ? draft_length() : 0;
   part("lengths", [&](StateWriter& writer) { writer.host(&header, sizeof(header)); });
-  part("token history",
-       [&](StateWriter& writer) { writer.host(tokens().data(), tokens().size() * sizeof(std::int32_t)); });
+  part("token history", [&](StateWriter& writer) { history_.save(writer); });
   part("attention keys, values and index keys", [&](StateWriter& writer) { kv_.save(writer); });
   part("GDN matrices", [&](StateWriter& writer) { delta_.save(writer); });
   part("GDN convolution columns", [&](StateWriter& writer) { conv_.save(writer); });
@@ -97,10 +89,7 @@ Status Sequence::read(std::span<const std::byte> saved) {
   if (static_cast<std::size_t>(header.length) > reader.left() / sizeof(std::int32_t)) {
     return fail(ErrorKind::Invalid, "saved state ends early: it does not hold its {} token ids", header.length);
   }
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(header.length));
-  LOCKSTEP_TRY(reader.host(tokens.data(), tokens.size() * sizeof(std::int32_t)));
-  LOCKSTEP_TRY(check_ids(tokens, model_->config().vocab_size));
-  history_.append(tokens);
+  LOCKSTEP_TRY(history_.restore(reader, header.length, model_->config().vocab_size));
   LOCKSTEP_TRY(kv_.restore(reader, header.length));
   LOCKSTEP_TRY(delta_.restore(reader));
   LOCKSTEP_TRY(conv_.restore(reader));
@@ -118,7 +107,7 @@ Result<Sequence> Sequence::fork() const {
   Sequence copy(*model_, std::move(kv), std::move(conv), std::move(delta));
   if (ple_conv_) copy.ple_conv_ = LOCKSTEP_TRY(ple_conv_->fork());
   if (draft_) copy.draft_ = LOCKSTEP_TRY(draft_->fork());
-  copy.history_ = history_;
+  copy.history_ = history_.fork();
   return copy;
 }
 

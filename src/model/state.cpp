@@ -246,6 +246,18 @@ void DeltaState::commit(std::int64_t rows, std::int64_t keep) {
   std::swap(state_, next_);
 }
 
+Status NgramHistory::restore(StateReader& reader, std::int64_t length, std::int64_t vocabulary) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(length));
+  LOCKSTEP_TRY(reader.host(tokens.data(), tokens.size() * sizeof(std::int32_t)));
+  const auto bad = std::ranges::find_if(tokens, [&](std::int32_t id) { return id < 0 || id >= vocabulary; });
+  if (bad != tokens.end()) {
+    return fail(ErrorKind::Invalid, "saved state has token id {} at position {}, outside the vocabulary of {}", *bad,
+                bad - tokens.begin(), vocabulary);
+  }
+  tokens_ = std::move(tokens);
+  return {};
+}
+
 Status NgramHistory::reserve(std::size_t more) {
   const std::size_t needed = tokens_.size() + more;
   if (needed <= tokens_.capacity()) return {};

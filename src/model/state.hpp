@@ -140,6 +140,11 @@ class NgramHistory {
   void truncate(std::int64_t length) { tokens_.resize(static_cast<std::size_t>(length)); }
   [[nodiscard]] const std::vector<std::int32_t>& tokens() const { return tokens_; }
 
+  void save(StateWriter& writer) const { writer.host(tokens_.data(), tokens_.size() * sizeof(std::int32_t)); }
+  /// Reads `length` ids, which `reader` has. Errors: Invalid for an id outside [0, vocabulary).
+  Status restore(StateReader& reader, std::int64_t length, std::int64_t vocabulary);
+  [[nodiscard]] NgramHistory fork() const { return *this; }
+
  private:
   std::vector<std::int32_t> tokens_;
 };

@@ -18,7 +18,7 @@ Result<ChatPrompt> make_chat_prompt(const ChatTemplate& chat_template, const Tok
   Rendered rendered = LOCKSTEP_TRY(chat_template.render(messages, options));
   ChatPrompt prompt;
   EncodeOptions encode;
-  encode.literal = rendered.literal;
+  if (!options.special_messages) encode.literal = rendered.literal;
   prompt.tokens = LOCKSTEP_TRY(tokenizer.encode(rendered.text, encode));
   prompt.reasoning_open = ends_in_reasoning(tokenizer, prompt.tokens);
   prompt.text = std::move(rendered.text);

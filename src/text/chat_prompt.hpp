@@ -20,7 +20,7 @@ struct ChatPrompt {
 };
 
 /// Renders and encodes. What the messages say is plain text: it makes no special tokens, and a <think> in it opens
-/// nothing. Errors: those of ChatTemplate::render() and Tokenizer::encode().
+/// nothing, unless `options.special_messages`. Errors: those of ChatTemplate::render() and Tokenizer::encode().
 Result<ChatPrompt> make_chat_prompt(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
                                     const OrderedJson& messages, const ChatOptions& options);
 

@@ -32,6 +32,8 @@ struct ChatOptions {
   OrderedJson extra = OrderedJson::object();
   /// The texts of these tokens; empty means those of the model's tokenizer_config.json, if there are any.
   std::string bos_token, eos_token;
+  /// Special tokens written out in message texts become those tokens; else they are plain text. For make_chat_prompt().
+  bool special_messages = false;
   /// The time that strftime_now prints; by default the local time of the machine.
   std::function<std::tm()> clock;
 };

@@ -321,6 +321,8 @@ TEST(Artifact, TransposedExpertsAreRecognised) {
   }
   const Scratch scratch;
   const auto changed = model.open(scratch), original = Artifact::open(LOCKSTEP_TEST_DATA "/toy-hf");
+  const auto shapes = Artifact::open_shapes(scratch.path());
+  ASSERT_TRUE(shapes);
   ASSERT_TRUE(changed && original) << message(changed);
   const auto same = [](const MatrixView& a, const MatrixView& b) {
     bool equal = a.count == b.count && a.rows == b.rows && a.cols == b.cols;
@@ -336,6 +338,13 @@ TEST(Artifact, TransposedExpertsAreRecognised) {
     EXPECT_TRUE(same(a->gate, b->gate));
     EXPECT_TRUE(same(a->up, b->up));
     EXPECT_TRUE(same(a->down, b->down));
+  }
+  // One matrix at a time, for those that read each once.
+  const MoeView &bare = shapes->view().layers[2].moe, &full = original->view().layers[2].moe;
+  for (const auto& [a, b] : {std::pair(&bare.gate, &full.gate), {&bare.up, &full.up}, {&bare.down, &full.down}}) {
+    std::vector<std::byte> memory;
+    EXPECT_TRUE(same(shapes->readable(*a, memory), *b));
+    EXPECT_FALSE(memory.empty());
   }
 }
 

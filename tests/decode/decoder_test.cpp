@@ -460,5 +460,35 @@ TEST_F(DecoderTest, NonFiniteStateStopsTheRequestAtTheToken) {
   EXPECT_EQ(decode(*decoder, next).ids, (std::vector<TokenId>{ids[1], ids[2]}));
 }
 
+// Drafts change nothing of a request that ends so: what was accepted before the broken row is delivered first.
+TEST_F(DecoderTest, NonFiniteRowsBehindKeptDraftsStopTheRequestAtTheSameToken) {
+  DecodeRequest request = greedy_request({21, 22, 23, 24}, 12);
+  const std::vector<TokenId> ids = decode(*decoder_, request).ids;
+  const DamagedPack pack("language_model.model.embed_tokens.scales", ids[2], kHuge);
+  const model::Loaded loaded = pack.load();
+  for (const std::int64_t depth : {1, 2, 3, 4}) {
+    for (const AcceptanceRule rule : {AcceptanceRule::Stream, AcceptanceRule::Rejection}) {
+      for (const bool capture : {true, false}) {
+        SCOPED_TRACE(testing::Message() << "depth " << depth << ", capture " << capture);
+        request.sampler.acceptance = rule;
+        SpeculativeOptions options;
+        options.depth = depth;
+        options.capture = capture;
+        options.script = [&](std::uint64_t number, TokenId) { return ids[number]; };
+        const auto decoder = make_speculative_decoder(*loaded.model, options).value();
+        ASSERT_TRUE(decoder->start(request, {}));
+        std::vector<TokenId> emitted;
+        auto tokens = decoder->step();
+        for (; tokens && emitted.size() < ids.size(); tokens = decoder->step()) {
+          for (const auto& token : *tokens) emitted.push_back(token.id);
+        }
+        ASSERT_FALSE(tokens);
+        EXPECT_EQ(emitted, std::vector<TokenId>(ids.begin(), ids.begin() + 3));
+        EXPECT_NE(tokens.error().message.find("token 3"), std::string::npos) << tokens.error().message;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::decode

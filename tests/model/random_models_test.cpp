@@ -219,7 +219,7 @@ TEST(RandomModels, NeighboursChangeNothing) {
 /// any size, with io_uring and with threads.
 TEST(RandomModels, AStreamedTableGivesTheBitsOfAResidentOne) {
   unsigned tables = 0;
-  for (unsigned seed = 500; tables < test::cases(20); ++seed) {
+  for (unsigned seed = 500; tables < test::cases(23); ++seed) {
     const Json geometry = test::random_geometry(seed, {.draft = {}, .vocabulary = {}, .thin = true});
     if (geometry["ple_layer_ids"].empty()) continue;
     ++tables;

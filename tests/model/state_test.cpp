@@ -174,24 +174,31 @@ class PlePart {
 class HistoryPart {
  public:
   static constexpr std::size_t kLongest = 20;
-  static HistoryPart create(World& /*world*/) { return {}; }
+  static HistoryPart create(World& world) { return HistoryPart(world); }
   void run(std::span<const std::int32_t> tokens, bool /*capture*/) { history_.append(tokens); }
   void commit(std::int64_t rows, std::int64_t keep) {
     history_.truncate(static_cast<std::int64_t>(history_.tokens().size()) - rows + keep);
   }
   [[nodiscard]] Saved save() const {
-    const auto bytes = std::as_bytes(std::span(history_.tokens()));
-    return {bytes.begin(), bytes.end()};
+    Saved saved;
+    StateWriter writer(*world_->rig.backend, saved);
+    history_.save(writer);
+    return saved;
   }
   void restore(const Saved& saved, std::int64_t length) {
-    Tokens tokens(static_cast<std::size_t>(length));
-    if (!saved.empty()) std::memcpy(tokens.data(), saved.data(), saved.size());
-    history_ = {};
-    history_.append(tokens);
+    StateReader reader(*world_->rig.backend, saved);
+    ASSERT_TRUE(history_.restore(reader, length, 1000));
   }
-  [[nodiscard]] HistoryPart fork() const { return *this; }
+  [[nodiscard]] HistoryPart fork() const {
+    HistoryPart copy(*world_);
+    copy.history_ = history_.fork();
+    return copy;
+  }
 
  private:
+  explicit HistoryPart(World& world) : world_(&world) {}
+
+  World* world_;
   NgramHistory history_;
 };
 
