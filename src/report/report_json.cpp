@@ -16,7 +16,7 @@ OrderedJson arm_json(const Arm& arm) {
 }
 
 OrderedJson gate_json(const GateRecord& gate) {
-  return {{"quiet", gate.quiet},
+  return {{"quiet", gate.judged ? OrderedJson(gate.quiet) : OrderedJson()},
           {"waited_seconds", gate.waited_seconds},
           {"load", or_null(gate.last.load)},
           {"busy", or_null(gate.last.busy)},

@@ -30,6 +30,12 @@ std::string number_or_empty(const auto& value) {
   return value ? fmt::format("{}", *value) : std::string();
 }
 
+/// Whether a sample began on a quiet machine: 1, 0, or nothing when no limit could be looked at.
+std::string quiet_field(const GateRecord& gate) {
+  if (!gate.judged) return {};
+  return gate.quiet ? "1" : "0";
+}
+
 /// Text in a cell of a Markdown table.
 std::string cell(const std::string& text) {
   std::string out;
@@ -132,16 +138,19 @@ std::string parity_table(const Run& run) {
 
 std::string gate_line(const Run& run) {
   const GateLimits& limits = run.limits;
-  if (!limits.max_load && !limits.max_busy && !limits.min_cpu_mhz && !limits.max_cpu_celsius &&
-      !limits.max_gpu_celsius) {
-    return "There was no quiet gate.\n";
-  }
+  const bool limited =
+      limits.max_load || limits.max_busy || limits.min_cpu_mhz || limits.max_cpu_celsius || limits.max_gpu_celsius;
   std::size_t noisy = 0;
+  std::size_t unjudged = 0;
   std::vector<std::string> unread;
   double most_load = 0;
   bool load_known = false;
   for (const Sample& sample : run.samples) {
-    if (!sample.gate.quiet) ++noisy;
+    if (!sample.gate.judged) {
+      ++unjudged;
+    } else if (!sample.gate.quiet) {
+      ++noisy;
+    }
     if (sample.gate.last.load) {
       most_load = std::max(most_load, *sample.gate.last.load);
       load_known = true;
@@ -150,9 +159,18 @@ std::string gate_line(const Run& run) {
       if (std::ranges::find(unread, name) == unread.end()) unread.push_back(name);
     }
   }
-  std::string out = noisy == 0 ? fmt::format("Quiet gate: all {} samples began on a quiet machine", run.samples.size())
-                               : fmt::format("Quiet gate: {} of {} samples began although the machine was NOT quiet",
-                                             noisy, run.samples.size());
+  std::string out = "There was no quiet gate";
+  if (limited && noisy > 0) {
+    out =
+        fmt::format("Quiet gate: {} of {} samples began although the machine was NOT quiet", noisy, run.samples.size());
+  } else if (limited && unjudged == 0) {
+    out = fmt::format("Quiet gate: all {} samples began on a quiet machine", run.samples.size());
+  } else if (limited) {
+    out = "Quiet gate";
+  }
+  if (limited && unjudged > 0) {
+    out += fmt::format("; nothing is known of {} of {} samples", unjudged, run.samples.size());
+  }
   out += load_known ? fmt::format("; highest load average {:.2f}", most_load) : "; this machine shows no load average";
   if (!unread.empty()) out += "; not shown by this machine: " + join(unread, ", ");
   return out + ".\n";
@@ -189,7 +207,7 @@ std::string to_csv(const Run& run) {
         "{},{},{},{},{},{:.6g},{:.6g},{},{},{:.6g},{:.6g},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", window.label,
         run.arms[window.arm].name, s.seed, s.prompt_tokens, s.prefill_tokens, s.prefill_rate, s.ttft_seconds, s.tokens,
         s.steps, s.decode_rate, s.wall_seconds, number_or_empty(s.peak_bytes), field(s.finish), join(s.drafted, " "),
-        join(s.accepted, " "), field(join(s.lanes, " ")), s.gate.quiet ? 1 : 0, number_or_empty(s.gate.last.load),
+        join(s.accepted, " "), field(join(s.lanes, " ")), quiet_field(s.gate), number_or_empty(s.gate.last.load),
         s.digests.request, s.digests.prompt_ids, s.digests.ids, s.digests.text, s.digests.reasoning, field(s.error));
   }
   return out;

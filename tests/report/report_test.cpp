@@ -154,6 +154,21 @@ TEST(Report, JsonSaysWhatHappened) {
   EXPECT_NEAR(json["summary"][1]["wall_seconds"]["mean"].get<double>(), 0.5 + (3.0 / 81 + 3.0 / 82) / 2, 1e-12);
 }
 
+TEST(Report, WithoutAGateNothingIsSaidOfQuiet) {
+  report::Run run = good_run();
+  run.limits = {};
+  for (Sample& sample : run.samples) {
+    sample.gate.judged = false;
+    sample.gate.unread = {"GPU temperature (C)"};
+  }
+  EXPECT_TRUE(to_json(run)["samples"][0]["gate"]["quiet"].is_null());
+  EXPECT_NE(to_csv(run).find(",mtp,,0.25,"), std::string::npos) << to_csv(run);
+  EXPECT_NE(to_markdown(run).find("There was no quiet gate; highest load average 0.25; not shown by this machine: GPU "
+                                  "temperature (C)."),
+            std::string::npos)
+      << to_markdown(run);
+}
+
 TEST(Report, CsvHasALineASample) {
   report::Run run = good_run();
   run.samples[1].error = "say \"no\", twice";
