@@ -166,6 +166,7 @@ class Bench {
   Status run(report::Run& run) {
     run.model = model_;
     run.machine = report::describe_machine();
+    run.environment = report::lockstep_environment();
     run.version = LOCKSTEP_VERSION;
     run.started = report::now_utc();
     const report::GateWorld world{.read = [this] { return machine_.read(); },

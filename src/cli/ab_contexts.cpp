@@ -199,6 +199,7 @@ Result<OrderedJson> sweep_contexts(const AbSetup& setup, const std::vector<repor
   OrderedJson out = {{"format", "lockstep-ab-contexts-1"}, {"version", LOCKSTEP_VERSION}};
   out["time"] = report::now_utc();
   out["machine"] = report::describe_machine();
+  out["environment"] = report::lockstep_environment();
   out["tokens"] = options.tokens;
   out["arms"] = OrderedJson::array();
   for (const report::Arm& arm : arms) {

@@ -115,17 +115,31 @@ std::string comparison_table(const Run& run) {
   return out;
 }
 
+std::string lanes_line(const Run& run) {
+  std::vector<std::string> parts;
+  for (std::size_t arm = 0; arm < run.arms.size(); ++arm) {
+    std::vector<std::string> lanes;
+    for (const std::string& lane : lanes_under_test(run, arm)) lanes.push_back(fmt::format("`{}`", cell(lane)));
+    if (!lanes.empty()) parts.push_back(fmt::format("{} in {}", join(lanes, ", "), run.arms[arm].name));
+  }
+  if (parts.empty()) return "No lane was under test: engagement was not asserted.\n";
+  return fmt::format("Lanes under test: {}.\n", join(parts, "; "));
+}
+
+std::string environment_line(const Run& run) {
+  std::vector<std::string> words;
+  for (const auto& [name, value] : run.environment.items()) {
+    words.push_back(fmt::format("`{}={}`", name, cell(value.get<std::string>())));
+  }
+  return words.empty() ? std::string() : fmt::format("Environment: {}.\n", join(words, " "));
+}
+
 std::string parity_table(const Run& run) {
   std::string out = "| seed | tokens | finish | prompt ids | ids | reasoning | text |\n|---|---|---|---|---|---|---|\n";
   const auto brief = [](const std::string& digest) { return fmt::format("`{}`", digest.substr(0, 12)); };
-  for (const std::uint64_t seed : run.seeds) {
-    const auto first =
-        std::ranges::find_if(run.samples, [&](const Sample& s) { return s.seed == seed && s.error.empty(); });
-    if (first == run.samples.end()) continue;
-    const bool equal = std::ranges::all_of(run.samples, [&](const Sample& s) {
-      return s.seed != seed || !s.error.empty() || difference(*first, s).empty();
-    });
-    if (equal) {
+  for (const auto& [seed, answers, first, different] : seed_parity(run)) {
+    if (first == nullptr) continue;
+    if (different.empty()) {
       out += fmt::format("| {} | {} | {} | {} | {} | {} | {} |\n", seed, first->tokens, first->finish,
                          brief(first->digests.prompt_ids), brief(first->digests.ids), brief(first->digests.reasoning),
                          brief(first->digests.text));
@@ -226,6 +240,7 @@ std::string to_markdown(const Run& run) {
                      run.cell.max_tokens, run.started, run.ended);
   out += fmt::format("Machine: {}, {} processors, {}. {}", run.machine.value("processor", "unknown"),
                      run.machine.value("processors", 0), run.machine.value("system", "unknown"), gate_line(run));
+  out += environment_line(run) + lanes_line(run);
   out += "\n## Speed\n\n" + arms_table(run) + "\n" + comparison_table(run);
   out += "\n## Answers\n\n" + parity_table(run);
   return out;
