@@ -1,6 +1,7 @@
 // lockstep ab: speed and parity of several ways to run a model, in one receipt.
 #include <CLI/App.hpp>
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -165,6 +166,7 @@ class Bench {
   Status run(report::Run& run) {
     run.model = model_;
     run.machine = report::describe_machine();
+    run.environment = report::lockstep_environment();
     run.version = LOCKSTEP_VERSION;
     run.started = report::now_utc();
     const report::GateWorld world{.read = [this] { return machine_.read(); },
@@ -225,6 +227,8 @@ Status sweep(const Options& options) {
   LOCKSTEP_TRY(bench.prepare(cell));
   SweepOptions wanted{options.contexts, options.context_tokens};
   std::ranges::sort(wanted.contexts);
+  const auto twice = std::ranges::unique(wanted.contexts);
+  wanted.contexts.erase(twice.begin(), twice.end());
   const OrderedJson found = LOCKSTEP_TRY(sweep_contexts(bench.setup(), arms, wanted));
   const std::string json = found.dump(2) + "\n";
   const std::string markdown = sweep_markdown(found);
@@ -232,6 +236,24 @@ Status sweep(const Options& options) {
   LOCKSTEP_TRY(write_stdout(options.json ? json : markdown));
   if (sweep_passed(found)) return {};
   return fail(ErrorKind::Internal, "FAIL: see the context sweep");
+}
+
+/// A sweep and a comparison of arms have options of their own; one that would be ignored is an error.
+Status check_given(const CLI::App& command, bool sweep) {
+  constexpr std::array kCompares{"--order",           "--control",         "--require",      "--in-process",
+                                 "--prompt-tokens",   "--max-tokens",      "--seeds",        "--effort",
+                                 "--no-think",        "--max-busy",        "--max-load",     "--min-cpu-mhz",
+                                 "--max-cpu-celsius", "--max-gpu-celsius", "--gate-timeout", "--no-gate",
+                                 "--start-timeout",   "--request-timeout"};
+  if (!sweep && command.get_option("--context-tokens")->count() > 0) {
+    return fail(ErrorKind::Usage, "--context-tokens belongs to --contexts");
+  }
+  for (const char* name : kCompares) {
+    if (sweep && command.get_option(name)->count() > 0) {
+      return fail(ErrorKind::Usage, "{} has no meaning with --contexts", name);
+    }
+  }
+  return {};
 }
 
 void add_cell_options(CLI::App& command, Options& options) {
@@ -306,8 +328,11 @@ void add_ab(CLI::App& app, CommandContext& context) {
       "\n"
       "Exit codes: 0 PASS, 1 FAIL (answers differ, a lane did not run, a window failed), 2 wrong usage, 130 "
       "interrupted.");
-  command->callback(
-      [options, &context] { context.status = options->contexts.empty() ? compare_arms(*options) : sweep(*options); });
+  command->callback([options, command, &context] {
+    const bool contexts = !options->contexts.empty();
+    context.status = check_given(*command, contexts);
+    if (context.status) context.status = contexts ? sweep(*options) : compare_arms(*options);
+  });
 }
 
 }  // namespace lockstep::cli

@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/device.hpp"
+#include "base/memory.hpp"
 #include "base/progress.hpp"
+#include "base/thread_pool.hpp"
 #include "cli/ab_arm.hpp"
+#include "engine/load_plan.hpp"
 #include "report/machine.hpp"
 
 namespace lockstep::cli {
@@ -33,7 +37,7 @@ struct Point {
 };
 
 OrderedJson linearity(const std::vector<Point>& points) {
-  if (points.size() < 2) return {};
+  if (points.size() < 3) return {};  // two points always lie on a line
   const auto& [first_tokens, first_bytes, page_bytes, copied] = points.front();
   const Point& last = points.back();
   const double slope = (static_cast<double>(last.bytes) - static_cast<double>(first_bytes)) /
@@ -53,10 +57,57 @@ OrderedJson linearity(const std::vector<Point>& points) {
           {"linear", worst <= allowed}};
 }
 
+/// Whether a context fits into the memory before it runs. On a GPU the device itself says when its memory ends.
+class Room {
+ public:
+  static Result<Room> create(const ChatEngine& engine) {
+    Room room;
+    EngineOptions options = engine.engine_options();
+    room.checked_ = !options.force_memory && !LOCKSTEP_TRY(backend::parse_device(options.device)).cuda;
+    if (!room.checked_) return room;
+    options.threads = std::min(options.threads, usable_processors());  // loading has warned of more
+    room.artifact_ = engine.loaded().artifact.get();
+    room.setup_ = load_setup(options, *room.artifact_, engine.loaded().model->has_draft());
+    room.setup_.options.depth = engine.options().depth;
+    const std::vector<decode::LaneReport> lanes = engine.lanes();
+    room.setup_.options.capture = std::ranges::any_of(lanes, [](const decode::LaneReport& lane) {
+      return lane.lane->id == decode::LaneId::GdnCapture && decode::verdict_text(lane.verdict) == "armed";
+    });
+    room.loaded_scratch_ = LOCKSTEP_TRY(engine::plan_load(*room.artifact_, room.setup_)).scratch;
+    return room;
+  }
+
+  /// `held` bytes of the sequence before are given back when the next one starts. Errors: Limit with the bytes.
+  Status check(std::int64_t tokens, std::uint64_t held) {
+    if (!checked_) return {};
+    setup_.tokens = tokens;
+    const engine::LoadPlan plan = LOCKSTEP_TRY(engine::plan_load(*artifact_, setup_));
+    const std::optional<std::uint64_t> limit = LOCKSTEP_TRY(memory_limit());
+    if (limit && plan.total() > *limit) {
+      return fail(ErrorKind::Limit, "no room in memory: with the model it takes {} bytes, LOCKSTEP_MEMORY_LIMIT is {}",
+                  plan.total(), *limit);
+    }
+    const std::uint64_t more = plan.states + plan.scratch - std::min(plan.scratch, loaded_scratch_);
+    const std::uint64_t needed = more - std::min(more, held);
+    const std::uint64_t available = available_memory();
+    if (needed > available) {
+      return fail(ErrorKind::Limit, "no room in memory: its state takes {} bytes, {} are available", needed, available);
+    }
+    return {};
+  }
+
+ private:
+  bool checked_ = false;
+  const artifact::Artifact* artifact_ = nullptr;
+  engine::LoadSetup setup_;
+  std::uint64_t loaded_scratch_ = 0;
+};
+
 class Sweep {
  public:
-  Sweep(const AbSetup& setup, const SweepOptions& options, ChatEngine& engine, std::vector<decode::TokenId> tokens)
-      : setup_(setup), options_(options), engine_(engine), tokens_(std::move(tokens)) {}
+  Sweep(const AbSetup& setup, const SweepOptions& options, ChatEngine& engine, Room room,
+        std::vector<decode::TokenId> tokens)
+      : setup_(setup), options_(options), engine_(engine), room_(std::move(room)), tokens_(std::move(tokens)) {}
 
   Result<OrderedJson> run() {
     OrderedJson rows = OrderedJson::array();
@@ -79,6 +130,9 @@ class Sweep {
 
  private:
   Result<Point> measure(std::int64_t context, OrderedJson& row) {
+    decode::Decoder& decoder = engine_.decoder();
+    const model::Sequence* before_it = decoder.sequence();
+    LOCKSTEP_TRY(room_.check(context + options_.tokens, before_it == nullptr ? 0 : before_it->bytes()));
     Prompt prompt;
     prompt.tokens.reserve(static_cast<std::size_t>(context));
     for (std::int64_t i = 0; i < context; ++i) {
@@ -87,7 +141,6 @@ class Sweep {
     decode::DecodeRequest request = LOCKSTEP_TRY(engine_.request(prompt));
     request.stop_ids.clear();  // the speed of a given number of tokens is wanted
     request.max_tokens = options_.tokens;
-    decode::Decoder& decoder = engine_.decoder();
     const auto cancel = [&] {
       if (setup_.interrupted->load()) decoder.cancel();
     };
@@ -124,6 +177,7 @@ class Sweep {
   const AbSetup& setup_;
   const SweepOptions& options_;
   ChatEngine& engine_;
+  Room room_;
   std::vector<decode::TokenId> tokens_;
 };
 
@@ -145,13 +199,15 @@ Result<OrderedJson> sweep_contexts(const AbSetup& setup, const std::vector<repor
   OrderedJson out = {{"format", "lockstep-ab-contexts-1"}, {"version", LOCKSTEP_VERSION}};
   out["time"] = report::now_utc();
   out["machine"] = report::describe_machine();
+  out["environment"] = report::lockstep_environment();
   out["tokens"] = options.tokens;
   out["arms"] = OrderedJson::array();
   for (const report::Arm& arm : arms) {
     const std::unique_ptr<ChatEngine> engine = LOCKSTEP_TRY(load_arm(setup, arm));
     const Prompt text = LOCKSTEP_TRY(engine->raw_prompt(setup.message));
     if (text.tokens.empty()) return fail(ErrorKind::Usage, "the prompt is empty");
-    OrderedJson found = LOCKSTEP_TRY(Sweep(setup, options, *engine, text.tokens).run());
+    Room room = LOCKSTEP_TRY(Room::create(*engine));
+    OrderedJson found = LOCKSTEP_TRY(Sweep(setup, options, *engine, std::move(room), text.tokens).run());
     OrderedJson entry = {{"name", arm.name}, {"flags", arm.flags}, {"device", engine->describe()}};
     entry.update(found);
     out["arms"].push_back(std::move(entry));
@@ -163,9 +219,12 @@ Result<OrderedJson> sweep_contexts(const AbSetup& setup, const std::vector<repor
 bool sweep_passed(const OrderedJson& sweep) {
   for (const OrderedJson& arm : sweep["arms"]) {
     if (!arm["growth"].is_null() && !arm["growth"]["linear"].get<bool>()) return false;
+    bool measured = false;
     for (const OrderedJson& row : arm["contexts"]) {
+      measured = measured || !row.contains("error");
       if (row.contains("error") ? !row["no_room"].get<bool>() : !row["pages_kept"].get<bool>()) return false;
     }
+    if (!measured) return false;
   }
   return true;
 }
@@ -179,7 +238,10 @@ std::string sweep_markdown(const OrderedJson& sweep) {
         "|\n|---|---|---|---|---|---|\n";
     for (const OrderedJson& row : arm["contexts"]) out += row_text(row);
     const OrderedJson& growth = arm["growth"];
-    if (growth.is_null()) continue;
+    if (growth.is_null()) {
+      out += "\nGrowth not checked (needs three contexts).\n";
+      continue;
+    }
     out += fmt::format(
         "\nGrowth: {:.1f} bytes a token and {:.0f} bytes; no context is further off than {:.0f} bytes "
         "({:.0f} allowed for pages filled in part): {}.\n",

@@ -10,21 +10,22 @@
 namespace lockstep::cli {
 
 struct SweepOptions {
-  std::vector<std::int64_t> contexts;  ///< prompt tokens, ascending
+  std::vector<std::int64_t> contexts;  ///< prompt tokens, ascending, none twice
   std::int64_t tokens = 64;            ///< decoded at each
 };
 
 /// For every arm and context: speed of the prompt and of decoding, live bytes of the state, whether the pages of keys
 /// and values that the prompt filled are still the same ones afterwards (nothing was copied). Then whether the bytes
 /// are linear in the context: constant + tokens x bytes a token through the first and the last context, no measured
-/// context further off than the pages' granularity. A context that the model or the memory has no room for is entered
-/// with the reason, and ends the arm's sweep. The result is the JSON `lockstep-ab-contexts-1` (docs/ab.md). Errors:
-/// Usage, Cancelled.
+/// context further off than the pages' granularity; with fewer than three contexts that is not checked. A context that
+/// the model or the memory has no room for is entered with the reason, before it runs, and ends the arm's sweep. The
+/// result is the JSON `lockstep-ab-contexts-1` (docs/ab.md). Errors: Usage, Cancelled.
 Result<OrderedJson> sweep_contexts(const AbSetup& setup, const std::vector<report::Arm>& arms,
                                    const SweepOptions& options);
 
 [[nodiscard]] std::string sweep_markdown(const OrderedJson& sweep);
-/// False when a state grew by copies, not linearly, or a context failed for another reason than room.
+/// False when a state grew by copies, not linearly, a context failed for another reason than room, or no context of an
+/// arm was measured.
 [[nodiscard]] bool sweep_passed(const OrderedJson& sweep);
 
 }  // namespace lockstep::cli

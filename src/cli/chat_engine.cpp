@@ -67,6 +67,7 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::create(const EngineOptions& engi
   text::ChatTemplate chat_template = LOCKSTEP_TRY(text::ChatTemplate::open(directory));
   std::unique_ptr<ChatEngine> engine(
       new ChatEngine(std::move(loaded), std::move(lanes), std::move(tokenizer), std::move(chat_template)));
+  engine->engine_options_ = std::move(engine_used);
   engine->options_ = std::move(options);
   engine->vocab_ =
       std::min<std::int64_t>(engine->loaded_.model->config().vocab_size, engine->tokenizer_.vocabulary_size());

@@ -76,6 +76,8 @@ class ChatEngine {
   [[nodiscard]] Result<decode::DecodeRequest> request(const Prompt& prompt) const;
   [[nodiscard]] decode::Decoder& decoder() { return *decoder_; }
   [[nodiscard]] const LoadedModel& loaded() const { return loaded_; }
+  /// How it was loaded.
+  [[nodiscard]] const EngineOptions& engine_options() const { return engine_options_; }
 
  private:
   ChatEngine(LoadedModel loaded, decode::Lanes lanes, text::Tokenizer tokenizer, text::ChatTemplate chat_template)
@@ -90,6 +92,7 @@ class ChatEngine {
   decode::Lanes lanes_;
   text::Tokenizer tokenizer_;
   text::ChatTemplate template_;
+  EngineOptions engine_options_;
   AnswerOptions options_;
   decode::GenerationDefaults defaults_;
   std::unique_ptr<decode::Decoder> decoder_;

@@ -17,18 +17,19 @@ struct Reading {
   std::optional<double> gpu_celsius{};  ///< hottest device
 };
 
-/// Absent limits are not looked at.
+/// Absent limits are not looked at, but what cannot be read is recorded all the same.
 struct GateLimits {
   std::optional<double> max_load{}, max_busy{}, min_cpu_mhz{}, max_cpu_celsius{}, max_gpu_celsius{};
   double timeout_seconds = 60, interval_seconds = 0.5;
 };
 
 struct GateRecord {
-  bool quiet = false;  ///< all limits that could be looked at were kept
+  bool judged = false;  ///< a limit was compared with a reading; else nothing is known of quiet
+  bool quiet = false;   ///< all limits that could be looked at were kept
   double waited_seconds = 0;
   Reading last;
   std::vector<std::string> exceeded;  ///< limits that were not kept at the end, in words
-  std::vector<std::string> unread;    ///< limits whose value this machine does not show
+  std::vector<std::string> unread;    ///< values that this machine does not show, with a limit or without
 };
 
 /// What the gate needs of the world; tests have their own.

@@ -2,14 +2,17 @@
 
 #include <dlfcn.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <ctime>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <vector>
 
+#include "base/printable.hpp"
 #include "base/thread_pool.hpp"
 
 namespace lockstep::report {
@@ -176,6 +179,20 @@ OrderedJson describe_machine() {
   out["system"] = fmt::format("{} {}", system.sysname, system.release);
   out["processors"] = usable_processors();
   if (const auto bytes = kilobytes("/proc/meminfo", "MemTotal")) out["memory_bytes"] = *bytes;
+  return out;
+}
+
+OrderedJson lockstep_environment() {
+  std::map<std::string, std::string> found;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (!text.starts_with("LOCKSTEP_") || equals == std::string_view::npos) continue;
+    const std::string_view name = text.substr(0, equals);
+    if (name != "LOCKSTEP_API_KEY") found.emplace(printable(name), printable(text.substr(equals + 1)));
+  }
+  OrderedJson out = OrderedJson::object();
+  for (const auto& [name, value] : found) out[name] = value;
   return out;
 }
 

@@ -36,6 +36,9 @@ class MachineReader {
 /// Processor, system, processors that may be used, memory.
 [[nodiscard]] OrderedJson describe_machine();
 
+/// The caller's LOCKSTEP_* variables, which all windows get too, by name; without LOCKSTEP_API_KEY.
+[[nodiscard]] OrderedJson lockstep_environment();
+
 /// "2026-11-30T01:02:03Z".
 [[nodiscard]] std::string now_utc();
 

@@ -109,6 +109,23 @@ std::string difference(const Sample& reference, const Sample& other) {
   return {};
 }
 
+std::vector<SeedParity> seed_parity(const Run& run) {
+  std::vector<SeedParity> out;
+  for (const std::uint64_t seed : run.seeds) {
+    SeedParity& parity = out.emplace_back();
+    parity.seed = seed;
+    for (const Sample& sample : run.samples) {
+      if (sample.seed != seed || !sample.error.empty()) continue;
+      ++parity.answers;
+      if (parity.first == nullptr) parity.first = &sample;
+      if (!parity.difference.empty()) continue;
+      const std::string found = difference(*parity.first, sample);
+      if (!found.empty()) parity.difference = fmt::format("window {}: {}", run.windows[sample.window].label, found);
+    }
+  }
+  return out;
+}
+
 std::vector<std::string> lanes_under_test(const Run& run, std::size_t arm) {
   std::vector<std::string> out;
   const auto record = std::ranges::find_if(run.records, [](const WindowRecord& r) { return !r.lanes.empty(); });

@@ -23,6 +23,16 @@ namespace lockstep::report {
 /// Names of the lanes that are under test in an arm, in the order in which the program lists them.
 [[nodiscard]] std::vector<std::string> lanes_under_test(const Run& run, std::size_t arm);
 
+/// What the answers to one seed are, as far as there are any.
+struct SeedParity {
+  std::uint64_t seed = 0;
+  std::size_t answers = 0;
+  const Sample* first = nullptr;  ///< the answer that the others are compared with; in the run; null without answers
+  std::string difference;         ///< of the first answer that differs, with its window; empty: all are equal
+};
+/// One entry a seed, in the run's order.
+[[nodiscard]] std::vector<SeedParity> seed_parity(const Run& run);
+
 /// How two answers differ, or an empty text.
 [[nodiscard]] std::string difference(const Sample& reference, const Sample& other);
 

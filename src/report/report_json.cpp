@@ -16,7 +16,7 @@ OrderedJson arm_json(const Arm& arm) {
 }
 
 OrderedJson gate_json(const GateRecord& gate) {
-  return {{"quiet", gate.quiet},
+  return {{"quiet", gate.judged ? OrderedJson(gate.quiet) : OrderedJson()},
           {"waited_seconds", gate.waited_seconds},
           {"load", or_null(gate.last.load)},
           {"busy", or_null(gate.last.busy)},
@@ -34,6 +34,14 @@ OrderedJson limits_json(const GateLimits& limits) {
           {"max_cpu_celsius", or_null(limits.max_cpu_celsius)},
           {"max_gpu_celsius", or_null(limits.max_gpu_celsius)},
           {"timeout_seconds", limits.timeout_seconds}};
+}
+
+void add_digests(const Digests& digests, OrderedJson& out) {
+  out["request_sha256"] = digests.request;
+  out["prompt_ids_sha256"] = digests.prompt_ids;
+  out["ids_sha256"] = digests.ids;
+  out["text_sha256"] = digests.text;
+  out["reasoning_sha256"] = digests.reasoning;
 }
 
 OrderedJson sample_json(const Run& run, const Sample& sample) {
@@ -60,11 +68,18 @@ OrderedJson sample_json(const Run& run, const Sample& sample) {
   out["drafted"] = sample.drafted;
   out["accepted"] = sample.accepted;
   out["lanes"] = sample.lanes;
-  out["request_sha256"] = sample.digests.request;
-  out["prompt_ids_sha256"] = sample.digests.prompt_ids;
-  out["ids_sha256"] = sample.digests.ids;
-  out["text_sha256"] = sample.digests.text;
-  out["reasoning_sha256"] = sample.digests.reasoning;
+  add_digests(sample.digests, out);
+  return out;
+}
+
+OrderedJson parity_json(const SeedParity& parity) {
+  OrderedJson out = {{"seed", parity.seed}, {"answers", parity.answers}};
+  out["equal"] = parity.first == nullptr ? OrderedJson() : OrderedJson(parity.difference.empty());
+  if (!parity.difference.empty()) out["difference"] = parity.difference;
+  if (parity.first == nullptr) return out;
+  out["tokens"] = parity.first->tokens;
+  out["finish_reason"] = parity.first->finish;
+  add_digests(parity.first->digests, out);
   return out;
 }
 
@@ -134,6 +149,7 @@ OrderedJson to_json(const Run& run) {
   out["mode"] = run.mode;
   out["model"] = run.model;
   out["machine"] = run.machine;
+  out["environment"] = run.environment;
   out["cell"] = cell_json(run.cell);
   out["seeds"] = run.seeds;
   out["arms"] = OrderedJson::array();
@@ -144,6 +160,8 @@ OrderedJson to_json(const Run& run) {
   for (const Window& window : run.windows) out["order"].push_back(window.label);
   out["summary"] = OrderedJson::array();
   for (std::size_t arm = 0; arm < run.arms.size(); ++arm) out["summary"].push_back(summary_json(run, arm));
+  out["parity"] = OrderedJson::array();
+  for (const SeedParity& parity : seed_parity(run)) out["parity"].push_back(parity_json(parity));
   out["windows"] = OrderedJson::array();
   for (std::size_t w = 0; w < run.records.size(); ++w) out["windows"].push_back(window_json(run, w));
   out["samples"] = OrderedJson::array();

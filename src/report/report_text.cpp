@@ -30,6 +30,12 @@ std::string number_or_empty(const auto& value) {
   return value ? fmt::format("{}", *value) : std::string();
 }
 
+/// Whether a sample began on a quiet machine: 1, 0, or nothing when no limit could be looked at.
+std::string quiet_field(const GateRecord& gate) {
+  if (!gate.judged) return {};
+  return gate.quiet ? "1" : "0";
+}
+
 /// Text in a cell of a Markdown table.
 std::string cell(const std::string& text) {
   std::string out;
@@ -109,17 +115,31 @@ std::string comparison_table(const Run& run) {
   return out;
 }
 
+std::string lanes_line(const Run& run) {
+  std::vector<std::string> parts;
+  for (std::size_t arm = 0; arm < run.arms.size(); ++arm) {
+    std::vector<std::string> lanes;
+    for (const std::string& lane : lanes_under_test(run, arm)) lanes.push_back(fmt::format("`{}`", cell(lane)));
+    if (!lanes.empty()) parts.push_back(fmt::format("{} in {}", join(lanes, ", "), run.arms[arm].name));
+  }
+  if (parts.empty()) return "No lane was under test: engagement was not asserted.\n";
+  return fmt::format("Lanes under test: {}.\n", join(parts, "; "));
+}
+
+std::string environment_line(const Run& run) {
+  std::vector<std::string> words;
+  for (const auto& [name, value] : run.environment.items()) {
+    words.push_back(fmt::format("`{}={}`", name, cell(value.get<std::string>())));
+  }
+  return words.empty() ? std::string() : fmt::format("Environment: {}.\n", join(words, " "));
+}
+
 std::string parity_table(const Run& run) {
   std::string out = "| seed | tokens | finish | prompt ids | ids | reasoning | text |\n|---|---|---|---|---|---|---|\n";
   const auto brief = [](const std::string& digest) { return fmt::format("`{}`", digest.substr(0, 12)); };
-  for (const std::uint64_t seed : run.seeds) {
-    const auto first =
-        std::ranges::find_if(run.samples, [&](const Sample& s) { return s.seed == seed && s.error.empty(); });
-    if (first == run.samples.end()) continue;
-    const bool equal = std::ranges::all_of(run.samples, [&](const Sample& s) {
-      return s.seed != seed || !s.error.empty() || difference(*first, s).empty();
-    });
-    if (equal) {
+  for (const auto& [seed, answers, first, different] : seed_parity(run)) {
+    if (first == nullptr) continue;
+    if (different.empty()) {
       out += fmt::format("| {} | {} | {} | {} | {} | {} | {} |\n", seed, first->tokens, first->finish,
                          brief(first->digests.prompt_ids), brief(first->digests.ids), brief(first->digests.reasoning),
                          brief(first->digests.text));
@@ -132,16 +152,19 @@ std::string parity_table(const Run& run) {
 
 std::string gate_line(const Run& run) {
   const GateLimits& limits = run.limits;
-  if (!limits.max_load && !limits.max_busy && !limits.min_cpu_mhz && !limits.max_cpu_celsius &&
-      !limits.max_gpu_celsius) {
-    return "There was no quiet gate.\n";
-  }
+  const bool limited =
+      limits.max_load || limits.max_busy || limits.min_cpu_mhz || limits.max_cpu_celsius || limits.max_gpu_celsius;
   std::size_t noisy = 0;
+  std::size_t unjudged = 0;
   std::vector<std::string> unread;
   double most_load = 0;
   bool load_known = false;
   for (const Sample& sample : run.samples) {
-    if (!sample.gate.quiet) ++noisy;
+    if (!sample.gate.judged) {
+      ++unjudged;
+    } else if (!sample.gate.quiet) {
+      ++noisy;
+    }
     if (sample.gate.last.load) {
       most_load = std::max(most_load, *sample.gate.last.load);
       load_known = true;
@@ -150,9 +173,18 @@ std::string gate_line(const Run& run) {
       if (std::ranges::find(unread, name) == unread.end()) unread.push_back(name);
     }
   }
-  std::string out = noisy == 0 ? fmt::format("Quiet gate: all {} samples began on a quiet machine", run.samples.size())
-                               : fmt::format("Quiet gate: {} of {} samples began although the machine was NOT quiet",
-                                             noisy, run.samples.size());
+  std::string out = "There was no quiet gate";
+  if (limited && noisy > 0) {
+    out =
+        fmt::format("Quiet gate: {} of {} samples began although the machine was NOT quiet", noisy, run.samples.size());
+  } else if (limited && unjudged == 0) {
+    out = fmt::format("Quiet gate: all {} samples began on a quiet machine", run.samples.size());
+  } else if (limited) {
+    out = "Quiet gate";
+  }
+  if (limited && unjudged > 0) {
+    out += fmt::format("; nothing is known of {} of {} samples", unjudged, run.samples.size());
+  }
   out += load_known ? fmt::format("; highest load average {:.2f}", most_load) : "; this machine shows no load average";
   if (!unread.empty()) out += "; not shown by this machine: " + join(unread, ", ");
   return out + ".\n";
@@ -189,7 +221,7 @@ std::string to_csv(const Run& run) {
         "{},{},{},{},{},{:.6g},{:.6g},{},{},{:.6g},{:.6g},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", window.label,
         run.arms[window.arm].name, s.seed, s.prompt_tokens, s.prefill_tokens, s.prefill_rate, s.ttft_seconds, s.tokens,
         s.steps, s.decode_rate, s.wall_seconds, number_or_empty(s.peak_bytes), field(s.finish), join(s.drafted, " "),
-        join(s.accepted, " "), field(join(s.lanes, " ")), s.gate.quiet ? 1 : 0, number_or_empty(s.gate.last.load),
+        join(s.accepted, " "), field(join(s.lanes, " ")), quiet_field(s.gate), number_or_empty(s.gate.last.load),
         s.digests.request, s.digests.prompt_ids, s.digests.ids, s.digests.text, s.digests.reasoning, field(s.error));
   }
   return out;
@@ -208,6 +240,7 @@ std::string to_markdown(const Run& run) {
                      run.cell.max_tokens, run.started, run.ended);
   out += fmt::format("Machine: {}, {} processors, {}. {}", run.machine.value("processor", "unknown"),
                      run.machine.value("processors", 0), run.machine.value("system", "unknown"), gate_line(run));
+  out += environment_line(run) + lanes_line(run);
   out += "\n## Speed\n\n" + arms_table(run) + "\n" + comparison_table(run);
   out += "\n## Answers\n\n" + parity_table(run);
   return out;

@@ -71,6 +71,7 @@ struct Run {
   Cell cell;
   GateLimits limits;
   OrderedJson model, machine;
+  OrderedJson environment = OrderedJson::object();  ///< the caller's LOCKSTEP_* variables
   std::string started, ended, version;
   std::vector<WindowRecord> records;  ///< of the windows that were begun
   std::vector<Sample> samples;        ///< in the order they were taken

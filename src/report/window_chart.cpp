@@ -27,14 +27,21 @@ std::string label(double value, double step) {
   return fmt::format("{:.{}f}", value, digits);
 }
 
+constexpr double kLegendTop = kTop + 8, kLegendLine = 20, kLegendGap = 30;
+
+/// Where the lists of arms and seeds end, with a margin.
+double legend_end(const WindowChart& chart) {
+  return kLegendTop + kLegendGap + kLegendLine * static_cast<double>(chart.arms.size() + chart.lines.size()) + 16;
+}
+
 class Painter {
  public:
   explicit Painter(const WindowChart& chart)
       : chart_(chart),
         column_(chart.columns.size() > kManyColumns ? kNarrowColumn : kColumn),
         plot_width_(std::max(column_ * static_cast<double>(chart.columns.size()), 4 * kColumn)),
-        svg_(static_cast<int>(kLeft + plot_width_ + kRight), static_cast<int>(kTop + kPlotHeight + kBottom),
-             chart.title) {
+        svg_(static_cast<int>(kLeft + plot_width_ + kRight),
+             static_cast<int>(std::max(kTop + kPlotHeight + kBottom, legend_end(chart))), chart.title) {
     column_ = plot_width_ / static_cast<double>(std::max<std::size_t>(chart.columns.size(), 1));
     scale();
   }
@@ -123,17 +130,17 @@ class Painter {
 
   void legend() {
     const double left = kLeft + plot_width_ + 18;
-    double at = kTop + 8;
+    double at = kLegendTop;
     svg_.text(left, at, "arm", {.size = 12, .colour = kMuted, .bold = true});
     for (std::size_t i = 0; i < chart_.arms.size(); ++i) {
-      at += 20;
+      at += kLegendLine;
       svg_.mark({left + 8, at - 4}, i, colour_of(i));
       svg_.text(left + 32, at, chart_.arms[i], {.size = 12});
     }
-    at += 30;
+    at += kLegendGap;
     svg_.text(left, at, "seed", {.size = 12, .colour = kMuted, .bold = true});
     for (std::size_t i = 0; i < chart_.lines.size(); ++i) {
-      at += 20;
+      at += kLegendLine;
       svg_.polyline({{left, at - 4}, {left + 26, at - 4}}, kSeedLine, 1.5, kDashes.at(i % kDashes.size()));
       svg_.text(left + 32, at, chart_.lines[i], {.size = 12});
     }

@@ -132,6 +132,39 @@ TEST_F(Ab, TheContextSweepSaysWhereItEnds) {
   EXPECT_NE(rows[1]["error"].get<std::string>().find("32768"), std::string::npos) << rows[1];
 }
 
+TEST_F(Ab, TheContextSweepKeepsToTheMemory) {
+  const auto limited = [](const std::string& contexts) {
+    Command command;
+    command.arguments = {LOCKSTEP_BINARY,    "ab", "-m",    kDemo,        "--contexts", contexts,
+                         "--context-tokens", "2",  "--arm", "a=--depth 0"};
+    command.environment = {{"LOCKSTEP_MEMORY_LIMIT", "80M"}};
+    return run_process(command);
+  };
+  const Outcome part = limited("64,30000,64");
+  EXPECT_EQ(part.exit_code, 0) << part.err << part.out;
+  EXPECT_NE(part.out.find("| 30000 | ends here: no room in memory: with the model it takes "), std::string::npos)
+      << part.out;
+  EXPECT_NE(part.out.find("LOCKSTEP_MEMORY_LIMIT is 83886080"), std::string::npos) << part.out;
+  EXPECT_NE(part.out.find("Growth not checked (needs three contexts)"), std::string::npos) << part.out;
+  EXPECT_EQ(part.out.find("| 64 |"), part.out.rfind("| 64 |")) << "a context twice\n" << part.out;
+  const Outcome none = limited("30000");
+  EXPECT_EQ(none.exit_code, 1) << "nothing was measured\n" << none.out;
+}
+
+TEST_F(Ab, TheContextSweepRefusesWhatItIgnores) {
+  const auto refused = [](std::vector<std::string> more, const std::string& part) {
+    more.insert(more.begin(), {"ab", "-m", kDemo});
+    const Outcome result = run_lockstep(more);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+  };
+  refused({"--contexts", "64", "--order", "ABBA"}, "--order");
+  refused({"--contexts", "64", "--control", "a"}, "--control");
+  refused({"--contexts", "64", "--seeds", "1"}, "--seeds");
+  refused({"--contexts", "64", "--no-gate"}, "--no-gate");
+  refused({"--context-tokens", "4", "--arm", "a=", "--arm", "b="}, "--context-tokens");
+}
+
 TEST_F(Ab, AnInterruptLeavesAPartialReceiptAndNoServer) {
   Session session(Talk::Pipes, arguments({"--arm", "a=", "--arm", "b=", "--gate-timeout", "1000", "--max-busy", "0",
                                           "--max-load", "0"}));

@@ -61,7 +61,21 @@ TEST(Gate, WhatCannotBeReadIsSaid) {
   FakeWorld world{.readings = {{}}};
   const GateRecord record = wait_until_quiet({.max_load = 1, .max_gpu_celsius = 40}, world.hooks());
   EXPECT_TRUE(record.quiet);
-  EXPECT_EQ(record.unread, (std::vector<std::string>{"load average", "GPU temperature (C)"}));
+  EXPECT_FALSE(record.judged);
+  EXPECT_EQ(record.unread, (std::vector<std::string>{"load average", "processor frequency (MHz)",
+                                                     "processor temperature (C)", "GPU temperature (C)"}));
+}
+
+TEST(Gate, WhatCannotBeReadIsListedWithoutALimitToo) {
+  FakeWorld world{.readings = {{.load = 0.5}}};
+  GateRecord record = wait_until_quiet({.max_load = 1}, world.hooks());
+  EXPECT_TRUE(record.judged);
+  EXPECT_EQ(record.unread, (std::vector<std::string>{"processor frequency (MHz)", "processor temperature (C)",
+                                                     "GPU temperature (C)"}));
+  // Without a limit nothing is known of quiet.
+  record = wait_until_quiet({}, world.hooks());
+  EXPECT_FALSE(record.judged);
+  EXPECT_EQ(record.unread.size(), 3U);
 }
 
 TEST(Gate, AnInterruptEndsTheWait) {

@@ -154,6 +154,51 @@ TEST(Report, JsonSaysWhatHappened) {
   EXPECT_NEAR(json["summary"][1]["wall_seconds"]["mean"].get<double>(), 0.5 + (3.0 / 81 + 3.0 / 82) / 2, 1e-12);
 }
 
+TEST(Report, WithoutAGateNothingIsSaidOfQuiet) {
+  report::Run run = good_run();
+  run.limits = {};
+  for (Sample& sample : run.samples) {
+    sample.gate.judged = false;
+    sample.gate.unread = {"GPU temperature (C)"};
+  }
+  EXPECT_TRUE(to_json(run)["samples"][0]["gate"]["quiet"].is_null());
+  EXPECT_NE(to_csv(run).find(",mtp,,0.25,"), std::string::npos) << to_csv(run);
+  EXPECT_NE(to_markdown(run).find("There was no quiet gate; highest load average 0.25; not shown by this machine: GPU "
+                                  "temperature (C)."),
+            std::string::npos)
+      << to_markdown(run);
+}
+
+TEST(Report, JsonHasTheParityOfEverySeed) {
+  report::Run run = good_run();
+  run.samples[3].ids[1] = 77;
+  for (Sample& sample : run.samples) {
+    if (sample.seed == 1 && sample.window > 0) sample.error = "no answer";
+  }
+  run.seeds.push_back(3);
+  const OrderedJson parity = to_json(run)["parity"];
+  ASSERT_EQ(parity.size(), 3U);
+  EXPECT_EQ(parity[0]["equal"], true);
+  EXPECT_EQ(parity[0]["answers"], 1);
+  EXPECT_EQ(parity[0]["ids_sha256"], "ids1");
+  EXPECT_EQ(parity[1]["equal"], false);
+  EXPECT_EQ(parity[1]["answers"], 4);
+  EXPECT_EQ(parity[1]["difference"], "window off1: token 1 of the answer is 77, not 6");
+  EXPECT_TRUE(parity[2]["equal"].is_null());
+}
+
+TEST(Report, MarkdownNamesLanesUnderTestAndTheEnvironment) {
+  report::Run run = good_run();
+  EXPECT_NE(to_markdown(run).find("Lanes under test: `mtp` in on.\n"), std::string::npos) << to_markdown(run);
+  run.environment["LOCKSTEP_ISA"] = "avx2";
+  for (WindowRecord& record : run.records) record.lanes[0].verdict = "armed";
+  EXPECT_NE(to_markdown(run).find("Environment: `LOCKSTEP_ISA=avx2`.\nNo lane was under test: engagement was not "
+                                  "asserted.\n"),
+            std::string::npos)
+      << to_markdown(run);
+  EXPECT_EQ(to_json(run)["environment"]["LOCKSTEP_ISA"], "avx2");
+}
+
 TEST(Report, CsvHasALineASample) {
   report::Run run = good_run();
   run.samples[1].error = "say \"no\", twice";
@@ -189,6 +234,19 @@ TEST(Charts, TicksCoverTheRange) {
     EXPECT_LE(found.front(), low);
     EXPECT_GE(found.back(), high);
   }
+}
+
+TEST(Charts, GrowWithTheLegend) {
+  WindowChart chart{
+      .title = "t", .subtitle = "", .unit = "u", .arms = {"a"}, .columns = {{"a1", 0, false, {}}}, .lines = {"1"}};
+  const auto height = [&] {
+    const std::string svg = window_chart(chart);
+    return std::stoi(svg.substr(svg.find(" height=\"") + 9));
+  };
+  const int small = height();
+  for (int seed = 2; seed <= 60; ++seed) chart.lines.push_back(std::to_string(seed));
+  EXPECT_GE(height(), 60 * 20);
+  EXPECT_LT(small, 500);
 }
 
 TEST(Charts, AreWellFormedWhateverTheNames) {

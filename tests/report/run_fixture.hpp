@@ -25,7 +25,7 @@ inline Sample good_sample(std::size_t window, std::uint64_t seed, double rate) {
   sample.lanes = {"mtp"};
   sample.ids = {5, 6, static_cast<std::int32_t>(seed)};
   sample.digests = {"request", "prompt", "ids" + std::to_string(seed), "text", "reasoning"};
-  sample.gate.quiet = true;
+  sample.gate.judged = sample.gate.quiet = true;
   sample.gate.last.load = 0.25;
   return sample;
 }
