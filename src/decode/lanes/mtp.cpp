@@ -1,9 +1,9 @@
 // Lane mtp: speculative decoding with the model's own draft head.
 //
 // Contract. The draft layer guesses up to `depth` tokens, one forward pass judges all of them, and in stream mode a
-// draft stays only where it equals the token that the target draws with the same draw (decode/speculative_generation.cpp).
-// So tokens, probabilities and the target's state are those of plain decoding, whatever the drafts were. Rejection mode
-// is asked for by the request and is exact in distribution instead.
+// draft stays only where it equals the token that the target draws with the same draw
+// (decode/speculative_generation.cpp). So tokens, probabilities and the target's state are those of plain decoding,
+// whatever the drafts were. Rejection mode is asked for by the request and is exact in distribution instead.
 #include <numeric>
 
 #include "decode/lanes/lane_files.hpp"
