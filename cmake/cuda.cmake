@@ -36,7 +36,8 @@ function(lockstep_cuda_kernels)
   target_include_directories(lockstep_kernels_cuda PRIVATE ${PROJECT_SOURCE_DIR}/src)
   # The canon's flags (docs/numerics.md N1).
   target_compile_options(lockstep_kernels_cuda PRIVATE
-    -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true --expt-relaxed-constexpr -Xcompiler=-ffp-contract=off
+    -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true --expt-relaxed-constexpr
+    -Werror=all-warnings -Xcompiler=-ffp-contract=off,-Wall,-Wextra
     -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80)
   target_sources(lockstep_kernels PRIVATE $<TARGET_OBJECTS:lockstep_kernels_cuda>)
   target_link_libraries(lockstep_kernels PRIVATE CUDA::cudart_static)
