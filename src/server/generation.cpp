@@ -82,7 +82,7 @@ Parsed<void> Generation::prepare(const Unwanted& unwanted) {
     return tl::unexpected(ApiError{400, "invalid_value", "x-lockstep-ids", "must be 'include', or absent", 0});
   }
   with_ids_ = !ids.empty();
-  if (const Parsed<void> amounts = check_amounts(); !amounts) return amounts;
+  if (Parsed<void> amounts = check_amounts(); !amounts) return amounts;
   Parsed<std::vector<PreparedPrompt>> prompts = prepare_prompts(*model_, request_, unwanted);
   if (!prompts) return tl::unexpected(prompts.error());
   prompts_ = *std::move(prompts);

@@ -163,6 +163,7 @@ std::string Metrics::text(const engine::Statistics* statistics, std::size_t conn
   Families now;
   now.gauge("lockstep_http_connections", "Open connections", real(connections));
   std::vector<std::pair<std::string, double>> errors;
+  errors.reserve(faults.size());
   for (const DiskFault& fault : faults) errors.emplace_back(fault.part, real(fault.count));
   now.labelled("lockstep_disk_errors_total", "Files and lines that could not be written or read", MetricType::Counter,
                "part", errors);
