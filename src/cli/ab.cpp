@@ -227,8 +227,7 @@ Status sweep(const Options& options) {
   LOCKSTEP_TRY(bench.prepare(cell));
   SweepOptions wanted{options.contexts, options.context_tokens};
   std::ranges::sort(wanted.contexts);
-  const auto twice = std::ranges::unique(wanted.contexts);
-  wanted.contexts.erase(twice.begin(), twice.end());
+  wanted.contexts.erase(std::unique(wanted.contexts.begin(), wanted.contexts.end()), wanted.contexts.end());
   const OrderedJson found = LOCKSTEP_TRY(sweep_contexts(bench.setup(), arms, wanted));
   const std::string json = found.dump(2) + "\n";
   const std::string markdown = sweep_markdown(found);
