@@ -14,7 +14,9 @@ inline double factor() {
 }
 
 /// Whether as many cases run as it takes to meet every situation that a test wants to have met.
-inline bool usual_cases() { return factor() >= 1; }
+inline bool usual_cases() {
+  return factor() >= 1;
+}
 
 /// `usual` cases, times LOCKSTEP_TEST_FACTOR where that is set to a positive number: more for long runs, a fraction
 /// where every case takes several times longer (sanitizers). At least one.
