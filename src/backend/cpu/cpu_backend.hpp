@@ -23,7 +23,7 @@ namespace lockstep::backend {
 struct CpuOptions {
   std::size_t threads = 0;               ///< 0: physical cores
   std::string isa;                       ///< name of a kernel table; empty: LOCKSTEP_ISA, else the fastest
-  std::int64_t min_work = 1 << 19;       ///< multiply-adds that make a share of work worth a thread; tests lower it
+  std::int64_t min_work = 0;             ///< multiply-adds that make a share worth a thread; 0: as the kernels say
   bool unquantised_activations = false;  ///< oracle: keep activations in binary32 in quantised products
   NgramOptions ngram;
   LaneOptions lanes;
@@ -80,7 +80,7 @@ class CpuBackend final : public Backend {
   CpuBackend(const kernels::Kernels& kernels, const CpuOptions& options)
       : kernels_(kernels),
         pool_(options.threads),
-        min_work_(options.min_work),
+        min_work_(options.min_work > 0 ? options.min_work : kernels.share_work),
         unquantised_(options.unquantised_activations),
         ngram_options_(options.ngram),
         lanes_(options.lanes),

@@ -79,6 +79,9 @@ struct DeltaStep {
 
 struct Kernels {
   std::string_view name;
+  /// Multiply-adds that take about as long as handing a share of work to another thread (some 10 us): less is not worth
+  /// a thread. The scalar kernels, whose fma is a call of the C library, do 1 in a ns, vectors 50 and more.
+  std::int64_t share_work;
 
   // Matrices. out[t * out_stride + r] for rows r in [begin, end) and every activation row t.
   void (*quantise_rows)(const float* x, std::int64_t rows, std::int64_t cols, int group, std::int16_t* values,

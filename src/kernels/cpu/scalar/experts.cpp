@@ -71,6 +71,7 @@ const Kernels& table() {
   static const Kernels kernels = [] {
     Kernels built{};
     built.name = LOCKSTEP_VARIANT_NAME;
+    built.share_work = kShareWork;
     install_matrix(built);
     install_residual(built);
     install_delta(built);

@@ -15,6 +15,13 @@ namespace lockstep::kernels::LOCKSTEP_VARIANT {
 
 using namespace lockstep::numerics;
 
+/// Kernels::share_work of this variant: without the instruction, every fma is a call of the C library.
+#ifdef __FMA__
+inline constexpr std::int64_t kShareWork = 1 << 17;
+#else
+inline constexpr std::int64_t kShareWork = 1 << 14;
+#endif
+
 LOCKSTEP_INLINE float load_element(const std::byte* data, ElementType type, std::int64_t index) {
   if (type == ElementType::F32) {
     float x;

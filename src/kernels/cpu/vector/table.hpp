@@ -29,6 +29,7 @@ struct Table {
   static Kernels build(const char* name) {
     Kernels built = kScalar();
     built.name = name;
+    built.share_work = 1 << 19;
     built.pack_blocks = vector::pack_blocks<Isa>;
     built.packed_rows = vector::packed_rows<Isa>;
     built.integer_peak = vector::integer_peak<Isa>;
