@@ -130,15 +130,7 @@ Status serve(Options& options) {
 }
 
 CLI::Option* add_bytes(CLI::App& command, const std::string& name, std::uint64_t& bytes, const std::string& text) {
-  return command.add_option(name, bytes, text)
-      ->transform(CLI::AsSizeValue(false))
-      ->transform(CLI::Validator(
-          [](const std::string& given) {
-            return given.find('-') == std::string::npos ? "" : "a size cannot be negative: " + given;
-          },
-          ""))  // the last transform added is the first applied
-      ->check(CLI::Validator([](const std::string& given) { return given == "0" ? "must be at least 1" : ""; }, ""))
-      ->type_name("BYTES");
+  return command.add_option(name, bytes, text)->transform(byte_count(1));
 }
 
 CLI::Option* add_number(CLI::App& command, const std::string& name, std::int64_t& number, std::int64_t least,
