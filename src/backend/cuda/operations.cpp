@@ -258,7 +258,7 @@ cuda::AttentionWeightVectors norms(const AttentionWeights& weights) {
 }
 
 /// Rows whose partial results exist at the same time.
-constexpr std::int64_t kPieceRows = 64;
+constexpr std::int64_t kPieceRows = 128;
 
 }  // namespace
 
@@ -345,6 +345,7 @@ void DeviceBackend::experts_into(const MoeWeights& weights, const float* u, std:
               side_matrix.quantised ? nullptr : &side);
   cuda::Selection into{lists.runs, lists.run_count, std::min(config_.experts, pairs), lists.rows_of, nullptr};
   into.single = rows == 1;
+  into.pairs = pairs;
   multiply({{*weights.gate, input, gate, &into},
             {*weights.up, input, up, &into},
             {*weights.shared_gate, input, shared_gate},

@@ -8,7 +8,6 @@ namespace {
 constexpr int kMaxRuns = 16;
 constexpr int kPage = 64;
 constexpr int kBlock = 64;  ///< attended positions of a block
-constexpr int kHeadsPerPart = 4;
 
 struct StoreParams {
   AttentionRun runs[kMaxRuns];
@@ -342,18 +341,22 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(AttendParams p) 
 
 constexpr int kAttendThreads = 256;
 constexpr int kKeysPerWarp = kBlock / (kAttendThreads / 32);
+constexpr int kFewHeads = 4;  ///< query heads of a block
+constexpr int kManyHeads = 12;
+constexpr int kWideRows = 8;
 
-/// One block of attended positions for up to kHeadsPerPart query heads of one
-/// key head. Grid: x blocks, y parts of the heads, z rows. The partial result
-/// is [dim] values, maximum, sum.
-template <bool kStaged>
-__global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) {
-  extern __shared__ float4 storage[];  // queries [kHeadsPerPart, dim]; staged:
+/// One block of attended positions for up to kHeads query heads, a multiple of
+/// four, of one key head. Grid: x blocks, y parts of the heads, z rows. The
+/// partial result is [dim] values, maximum, sum.
+template <bool kStaged, int kHeads>
+__global__ void __launch_bounds__(kAttendThreads, 2) attend_kernel(AttendParams p) {
+  extern __shared__ float4 storage[];  // queries [kHeads, dim]; staged:
                                        // keys and values [kBlock, dim] in bf16
   trigger_next_grid();
   wait_previous_grid();
   auto* query = reinterpret_cast<float*>(storage);
-  __shared__ float scores[kHeadsPerPart][kBlock];
+  __shared__ float scores[kHeads][kBlock];
+  __shared__ float4 shares[kBlock][kHeads / 4];  // of a key in the sums: those of four heads lie together
   __shared__ const std::byte* rows[kBlock];
   const AttentionShape& s = p.shape;
   const int count = p.scratch.counts[blockIdx.z];
@@ -361,11 +364,11 @@ __global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) 
   if (begin >= count) return;
   const int size = count - begin < kBlock ? count - begin : kBlock;
   const int shared = s.heads / s.kv_heads;
-  const int parts = (shared + kHeadsPerPart - 1) / kHeadsPerPart;
+  const int parts = (shared + kHeads - 1) / kHeads;
   const int kv_head = static_cast<int>(blockIdx.y) / parts;
-  const int head0 = kv_head * shared + static_cast<int>(blockIdx.y) % parts * kHeadsPerPart;
+  const int head0 = kv_head * shared + static_cast<int>(blockIdx.y) % parts * kHeads;
   const int left = (kv_head + 1) * shared - head0;
-  const int heads = left < kHeadsPerPart ? left : kHeadsPerPart;
+  const int heads = left < kHeads ? left : kHeads;
   const int row = p.first_row + static_cast<int>(blockIdx.z);
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -378,7 +381,7 @@ __global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) 
     rows[thread] =
         place.run->pages[position / kPage] + place.run->layer_offset + at * (s.type == ElementType::F32 ? 4 : 2);
   }
-  auto* staged_keys = reinterpret_cast<std::uint16_t*>(query + kHeadsPerPart * s.dim);
+  auto* staged_keys = reinterpret_cast<std::uint16_t*>(query + kHeads * s.dim);
   auto* staged_values = staged_keys + kBlock * s.dim;
   if constexpr (kStaged) {
     __syncthreads();
@@ -392,33 +395,38 @@ __global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) 
     }
     copies_made();
   }
-  for (int i = thread; i < kHeadsPerPart * s.dim; i += kAttendThreads) {
+  for (int i = thread; i < kHeads * s.dim; i += kAttendThreads) {
     query[i] = i < heads * s.dim ? p.q[(static_cast<std::int64_t>(row) * s.heads + head0) * s.dim + i] : 0.0F;
   }
   if constexpr (kStaged) wait_copies<1>();
   __syncthreads();
   const float scale = canon_rsqrt(static_cast<float>(s.dim));
   {
-    float sums[32];  // [key of the warp][head]
+    float sums[kHeads / 4][32];  // of four heads: [key of the warp][head]
 #pragma unroll
-    for (int i = 0; i < 32; ++i) sums[i] = 0.0F;
+    for (int f = 0; f < kHeads / 4; ++f) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) sums[f][i] = 0.0F;
+    }
+#pragma unroll(kHeads == kFewHeads ? 4 : 1)
     for (int i = lane; i < s.dim; i += 32) {
-      float q[kHeadsPerPart];
+      float q[kHeads];
 #pragma unroll
-      for (int h = 0; h < kHeadsPerPart; ++h) q[h] = query[h * s.dim + i];
+      for (int h = 0; h < kHeads; ++h) q[h] = query[h * s.dim + i];
 #pragma unroll
       for (int j = 0; j < kKeysPerWarp; ++j) {
         const int k = warp * kKeysPerWarp + j;
         const float key =
             kStaged ? bf16_to_float(staged_keys[k * s.dim + i]) : load_element(rows[k] + s.keys_offset, s.type, i);
 #pragma unroll
-        for (int h = 0; h < kHeadsPerPart; ++h) {
-          sums[j * kHeadsPerPart + h] = canon_fma(q[h], key, sums[j * kHeadsPerPart + h]);
-        }
+        for (int h = 0; h < kHeads; ++h) sums[h / 4][j * 4 + h % 4] = canon_fma(q[h], key, sums[h / 4][j * 4 + h % 4]);
       }
     }
-    const float dot = fold_transposed(sums, lane);
-    scores[lane % kHeadsPerPart][warp * kKeysPerWarp + lane / kHeadsPerPart] = dot * scale;
+#pragma unroll
+    for (int f = 0; f < kHeads / 4; ++f) {
+      const float dot = fold_transposed(sums[f], lane);
+      scores[4 * f + lane % 4][warp * kKeysPerWarp + lane / 4] = dot * scale;
+    }
   }
   __syncthreads();
   const int blocks = s.blocks();
@@ -426,11 +434,11 @@ __global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) 
     const std::int64_t at = (static_cast<std::int64_t>(blockIdx.z) * s.heads + head0 + h) * blocks + blockIdx.x;
     return p.scratch.partial + at * (s.dim + 2);
   };
-  if (warp < heads) {
+  for (int h = warp; h < heads; h += kAttendThreads / 32) {
     const bool has0 = lane < size;
     const bool has1 = lane + 32 < size;
-    const float s0 = scores[warp][has0 ? lane : 0];
-    const float s1 = scores[warp][has1 ? lane + 32 : 0];
+    const float s0 = scores[h][has0 ? lane : 0];
+    const float s1 = scores[h][has1 ? lane + 32 : 0];
     float maximum = s1 > s0 ? s1 : s0;
 #pragma unroll
     for (int width = 16; width > 0; width /= 2) {
@@ -439,27 +447,37 @@ __global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) 
     }
     const float p0 = has0 ? canon_exp(s0 - maximum) : 0.0F;
     const float p1 = has1 ? canon_exp(s1 - maximum) : 0.0F;
-    __syncwarp();
-    scores[warp][lane] = p0;
-    scores[warp][lane + 32] = p1;
+    reinterpret_cast<float*>(shares[lane])[h] = p0;
+    reinterpret_cast<float*>(shares[lane + 32])[h] = p1;
     const float sum = fold_lanes(p0 + p1);
     if (lane == 0) {
-      partial(warp)[s.dim] = maximum;
-      partial(warp)[s.dim + 1] = sum;
+      partial(h)[s.dim] = maximum;
+      partial(h)[s.dim + 1] = sum;
     }
   }
   if constexpr (kStaged) wait_copies<0>();
   __syncthreads();
   for (int d = thread; d < s.dim; d += kAttendThreads) {
-    float out[kHeadsPerPart] = {0.0F, 0.0F, 0.0F, 0.0F};
-#pragma unroll 8
+    float out[kHeads];
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) out[h] = 0.0F;
+#pragma unroll 4
     for (int j = 0; j < size; ++j) {
       const float value =
           kStaged ? bf16_to_float(staged_values[j * s.dim + d]) : load_element(rows[j] + s.values_offset, s.type, d);
 #pragma unroll
-      for (int h = 0; h < kHeadsPerPart; ++h) out[h] = canon_fma(scores[h][j], value, out[h]);
+      for (int f = 0; f < kHeads / 4; ++f) {
+        const float4 four = shares[j][f];
+        out[4 * f] = canon_fma(four.x, value, out[4 * f]);
+        out[4 * f + 1] = canon_fma(four.y, value, out[4 * f + 1]);
+        out[4 * f + 2] = canon_fma(four.z, value, out[4 * f + 2]);
+        out[4 * f + 3] = canon_fma(four.w, value, out[4 * f + 3]);
+      }
     }
-    for (int h = 0; h < heads; ++h) partial(h)[d] = out[h];
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      if (h < heads) partial(h)[d] = out[h];
+    }
   }
 }
 
@@ -552,11 +570,17 @@ void attend_piece(Queue& queue, const AttendParams& p) {
   }
   launch(queue, select_kernel, {rows, 1, 1}, {kSelectThreads, 1, 1}, 0, p);
   const int shared = s.heads / s.kv_heads;
-  const auto parts = static_cast<unsigned>(s.kv_heads * ((shared + kHeadsPerPart - 1) / kHeadsPerPart));
   const bool staged = s.type == ElementType::BF16 && s.dim % 8 == 0 && s.dim <= 256;
-  const int line = kHeadsPerPart * 4 + (staged ? 2 * kBlock * 2 : 0);  // bytes per dimension
-  launch(queue, staged ? attend_kernel<true> : attend_kernel<false>, {static_cast<unsigned>(s.blocks()), parts, rows},
-         {kAttendThreads, 1, 1}, static_cast<std::size_t>(line * s.dim), p);
+  // With many rows a block of positions is read once for all heads of a key head; with few, more blocks share the work.
+  const bool wide = staged && p.rows >= kWideRows && shared > kFewHeads;
+  const int heads = wide ? kManyHeads : kFewHeads;
+  const auto parts = static_cast<unsigned>(s.kv_heads * ((shared + heads - 1) / heads));
+  const int line = heads * 4 + (staged ? 2 * kBlock * 2 : 0);  // bytes per dimension
+  void (*kernel)(AttendParams) = wide     ? attend_kernel<true, kManyHeads>
+                                 : staged ? attend_kernel<true, kFewHeads>
+                                          : attend_kernel<false, kFewHeads>;
+  launch(queue, kernel, {static_cast<unsigned>(s.blocks()), parts, rows}, {kAttendThreads, 1, 1},
+         static_cast<std::size_t>(line * s.dim), p);
   launch(queue, merge_kernel, {static_cast<unsigned>(s.heads), rows, 1}, {kAttendThreads, 1, 1},
          static_cast<std::size_t>(3 * s.blocks() + 1) * sizeof(float), p);
 }
