@@ -36,9 +36,9 @@ void note_state(const model::Sequence& sequence, StateTrace& trace) {
 std::string GateSetup::text() const {
   const std::string where = device.cuda ? device.text() : fmt::format("isa {}, {} threads", isa, threads);
   return fmt::format(
-      "{}, state {}, prompt chunks of {}, {}{}{}{}{}{}{}", where, state == backend::StateType::BF16 ? "bf16" : "f32",
+      "{}, state {}, prompt chunks of {}, {}{}{}{}{}{}{}{}", where, state == backend::StateType::BF16 ? "bf16" : "f32",
       chunk, depth == 0 ? std::string("plain") : fmt::format("depth {}", depth),
-      depth > 0 && !capture ? ", gdn_capture off" : (restore ? ", restored" : ""), pipelined ? ", ar_pipeline" : "",
+      depth > 0 && !capture ? ", gdn_capture off" : "", restore ? ", restored" : "", pipelined ? ", ar_pipeline" : "",
       short_head ? ", frspec" : "", streamed ? ", streamed table" : "",
       lanes.ple_aux_bytes > 0 ? ", ple_cached_aux" : "", lanes.pooled_rowsel ? ", qsa_pooled_rowsel" : "");
 }

@@ -308,12 +308,22 @@ class Prover {
                          true));
   }
 
+  /// Before every step the state is saved, restored and forked; with drafts too, whose cache is part of it.
+  [[nodiscard]] Gate restored() const {
+    std::vector<GateSetup> setups{with([](GateSetup& s) { s.restore = true; })};
+    if (lanes_.armed(LaneId::Mtp)) {
+      setups.push_back(setups.front());
+      setups.back().depth = 3;
+    }
+    return gate("save, restore and fork", setups);
+  }
+
   [[nodiscard]] std::vector<Gate> plan() const {
     std::vector<Gate> gates;
     plan_device(gates);
     gates.push_back(
         gate("prompt chunkings", {with([](GateSetup& s) { s.chunk = 3; }), with([](GateSetup& s) { s.chunk = 17; })}));
-    gates.push_back(gate("save, restore and fork", {with([](GateSetup& s) { s.restore = true; })}));
+    gates.push_back(restored());
     gates.push_back(gate("state type f32", {with([](GateSetup& s) { s.state = backend::StateType::F32; })}));
     plan_speculation(gates);
     plan_lanes(gates);

@@ -301,24 +301,7 @@ TEST(Artifact, EveryPrecisionIsToldByItsShapes) {
 /// Experts stored as [E, in, out] must give the same matrices as [E, out, in].
 TEST(Artifact, TransposedExpertsAreRecognised) {
   ToyModel model = ToyModel::load("toy-hf");
-  const auto transpose = [](ToyTensor& tensor) {
-    const auto count = static_cast<std::size_t>(tensor.shape[0]), rows = static_cast<std::size_t>(tensor.shape[1]),
-               cols = static_cast<std::size_t>(tensor.shape[2]);
-    std::string out(tensor.bytes.size(), '\0');
-    for (std::size_t e = 0; e < count; ++e) {
-      for (std::size_t r = 0; r < rows; ++r) {
-        for (std::size_t c = 0; c < cols; ++c) {
-          std::memcpy(&out[2 * ((e * cols + c) * rows + r)], &tensor.bytes[2 * ((e * rows + r) * cols + c)], 2);
-        }
-      }
-    }
-    tensor.bytes = out;
-    std::swap(tensor.shape[1], tensor.shape[2]);
-  };
-  for (const std::string& layer : {kHfLayer + "2.", std::string("mtp.layers.0.")}) {
-    transpose(model.at(layer + "mlp.experts.gate_up_proj"));
-    transpose(model.at(layer + "mlp.experts.down_proj"));
-  }
+  model.transpose_experts({kHfLayer + "2.", "mtp.layers.0."});
   const Scratch scratch;
   const auto changed = model.open(scratch), original = Artifact::open(LOCKSTEP_TEST_DATA "/toy-hf");
   const auto shapes = Artifact::open_shapes(scratch.path());

@@ -58,6 +58,14 @@ class ToyModel {
     }
   }
 
+  /// Stores the experts of these layers as [E, in, out], as some exports do.
+  void transpose_experts(const std::vector<std::string>& layers) {
+    for (const std::string& layer : layers) {
+      transpose(at(layer + "mlp.experts.gate_up_proj"));
+      transpose(at(layer + "mlp.experts.down_proj"));
+    }
+  }
+
   /// Writes to a fresh directory and opens it. Matrix views die with the directory; keep `scratch`.
   Result<Artifact> open(const Scratch& scratch) const {
     write(scratch.path());
@@ -89,6 +97,21 @@ class ToyModel {
     const std::string text = header.dump();
     const std::uint64_t length = text.size();
     return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text + data;
+  }
+
+  static void transpose(ToyTensor& tensor) {
+    const auto count = static_cast<std::size_t>(tensor.shape[0]), rows = static_cast<std::size_t>(tensor.shape[1]),
+               cols = static_cast<std::size_t>(tensor.shape[2]);
+    std::string out(tensor.bytes.size(), '\0');
+    for (std::size_t e = 0; e < count; ++e) {
+      for (std::size_t r = 0; r < rows; ++r) {
+        for (std::size_t c = 0; c < cols; ++c) {
+          std::memcpy(&out[2 * ((e * cols + c) * rows + r)], &tensor.bytes[2 * ((e * rows + r) * cols + c)], 2);
+        }
+      }
+    }
+    tensor.bytes = out;
+    std::swap(tensor.shape[1], tensor.shape[2]);
   }
 
   static ToyFile load_file(const std::filesystem::path& path) {

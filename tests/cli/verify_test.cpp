@@ -1,7 +1,12 @@
 // `lockstep verify`.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <condition_variable>
+#include <filesystem>
 #include <fstream>
+#include <mutex>
+#include <thread>
 
 #include "base/json.hpp"
 #include "cli/process.hpp"
@@ -73,6 +78,27 @@ TEST(Verify, ADifferenceIsExitCode1AndNamed) {
   const std::string table = cli::verify_table(report);
   EXPECT_NE(table.find("DIFFERS"), std::string::npos);
   EXPECT_NE(table.find("token 5 differs"), std::string::npos);
+}
+
+TEST(Verify, AModelThatChangesUnderTheProcessIsExitCode1) {
+  const ScratchDirectory scratch;
+  std::filesystem::copy(kModel, scratch / "model");
+  std::atomic<bool> done = false;
+  // The configuration grows by white space all the time, so that it is another file at the end than at the start.
+  std::thread writer([&] {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable never;
+    do {
+      std::ofstream(scratch / "model" / "config.json", std::ios::app) << "\n";
+      never.wait_for(lock, std::chrono::milliseconds(5));
+    } while (!done);
+  });
+  const Outcome result = run_lockstep({"verify", scratch / "model", "--seconds", "1", "--tokens", "2"});
+  done = true;
+  writer.join();
+  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
+  EXPECT_NE(result.err.find("identity: config.json has changed"), std::string::npos) << result.err;
 }
 
 TEST(Verify, ALaneThatNeverTookEffectIsNotCalledEqual) {

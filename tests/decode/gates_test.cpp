@@ -160,7 +160,9 @@ TEST(Gates, AFaultInAKeyIsFoundWithItsStepAndStatePart) {
     EXPECT_EQ(gate.passed, !has_rowsel(gate)) << gate.name << ": " << gate.difference;
     if (gate.name != "lane qsa_pooled_rowsel") continue;
     EXPECT_NE(gate.difference.find("differs"), std::string::npos) << gate.difference;
-    EXPECT_NE(gate.difference.find("in: attention keys, values and index keys"), std::string::npos) << gate.difference;
+    // The long prompt comes first in this gate and holds the position: the state is wrong before the first step.
+    EXPECT_NE(gate.difference.find("before step 0, in: attention keys, values and index keys"), std::string::npos)
+        << gate.difference;
     EXPECT_NE(gate.difference.find("qsa_pooled_rowsel"), std::string::npos) << gate.difference;
   }
 }

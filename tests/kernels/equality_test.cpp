@@ -312,7 +312,7 @@ TEST(Equality, StoredElements) {
 TEST(Equality, IndexScores) {
   for_seeds(120, [](Random& random) {
     const std::int64_t ratio = std::int64_t{1} << random.between(0, 4);
-    const std::int64_t dim = random.between(1, 140);
+    const std::int64_t dim = random.chance(2) ? 32 * random.between(1, 9) : random.between(1, 140);
     const std::int64_t pages = random.between(1, 4);
     const std::int64_t heads = random.between(1, 6);
     const Style style = random.pick(kStyles);

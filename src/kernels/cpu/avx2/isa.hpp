@@ -103,6 +103,11 @@ struct Isa {
     return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
   }
 
+  /// Lane k is fold16(x[k]): a tree of additions that halves the registers while the lanes of each sum halve.
+  LOCKSTEP_INLINE static Float fold_each(const Float* x) { return {fold_eight(x), fold_eight(x + 8)}; }
+  /// x where it is above 0, else x * 0, which keeps NaN.
+  LOCKSTEP_INLINE static Float positive(Float x) { return {positive_half(x.low), positive_half(x.high)}; }
+
   /// Fetches the lines that a thread reads a little later.
   template <int Bytes>
   LOCKSTEP_INLINE static void prefetch(const std::byte* data) {
@@ -115,6 +120,25 @@ struct Isa {
     if constexpr (Shift > 0) word = _mm256_srli_epi32(word, Shift);
     if constexpr (Shift < 0) word = _mm256_slli_epi32(word, -Shift);
     return _mm256_and_si256(word, _mm256_set1_epi32(static_cast<int>(Mask * 0x10001U)));
+  }
+  LOCKSTEP_INLINE static __m256 fold_eight(const Float* x) {
+    __m256 four[4];
+    for (int i = 0; i < 4; ++i) {
+      const __m256 a = _mm256_add_ps(x[2 * i].low, x[2 * i].high);
+      const __m256 b = _mm256_add_ps(x[2 * i + 1].low, x[2 * i + 1].high);
+      four[i] = _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+    }
+    __m256 two[2];
+    for (int i = 0; i < 2; ++i) {
+      two[i] = _mm256_add_ps(_mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0x44),
+                             _mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0xee));
+    }
+    const __m256 one = _mm256_add_ps(_mm256_shuffle_ps(two[0], two[1], 0x88), _mm256_shuffle_ps(two[0], two[1], 0xdd));
+    return _mm256_permutevar8x32_ps(one, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  }
+  LOCKSTEP_INLINE static __m256 positive_half(__m256 x) {
+    const __m256 zero = _mm256_setzero_ps();
+    return _mm256_blendv_ps(_mm256_mul_ps(x, zero), x, _mm256_cmp_ps(x, zero, _CMP_GT_OQ));
   }
   LOCKSTEP_INLINE static __m256 widen(__m128i halves) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));

@@ -76,6 +76,32 @@ struct Isa {
     return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
   }
 
+  /// Lane k is fold16(x[k]): a tree of additions that halves the registers while the lanes of each sum halve.
+  LOCKSTEP_INLINE static Float fold_each(const Float* x) {
+    Float eight[8];
+    for (int i = 0; i < 8; ++i) {
+      eight[i] =
+          add(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x44), _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xee));
+    }
+    Float four[4];
+    for (int i = 0; i < 4; ++i) {
+      four[i] = add(_mm512_shuffle_f32x4(eight[2 * i], eight[2 * i + 1], 0x88),
+                    _mm512_shuffle_f32x4(eight[2 * i], eight[2 * i + 1], 0xdd));
+    }
+    Float two[2];
+    for (int i = 0; i < 2; ++i) {
+      two[i] = add(_mm512_shuffle_ps(four[2 * i], four[2 * i + 1], 0x44),
+                   _mm512_shuffle_ps(four[2 * i], four[2 * i + 1], 0xee));
+    }
+    const Float one = add(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xdd));
+    const Int order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm512_permutexvar_ps(order, one);
+  }
+  /// x where it is above 0, else x * 0, which keeps NaN.
+  LOCKSTEP_INLINE static Float positive(Float x) {
+    return _mm512_mask_mov_ps(mul(x, zero()), _mm512_cmp_ps_mask(x, zero(), _CMP_GT_OQ), x);
+  }
+
   /// Fetches the lines that a thread reads a little later.
   template <int Bytes>
   LOCKSTEP_INLINE static void prefetch(const std::byte* data) {

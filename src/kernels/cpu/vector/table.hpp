@@ -5,6 +5,7 @@
 #include "kernels/cpu/tables.hpp"
 #include "kernels/cpu/vector/delta_rule.hpp"
 #include "kernels/cpu/vector/dense_linear.hpp"
+#include "kernels/cpu/vector/index_scores.hpp"
 #include "kernels/cpu/vector/integer_peak.hpp"
 #include "kernels/cpu/vector/pack_blocks.hpp"
 #include "kernels/cpu/vector/packed_linear.hpp"
@@ -26,6 +27,12 @@ struct Table {
     kScalar().delta_step(step);
   }
 
+  static void index_scores(const PagedKeys& keys, const float* q, std::int64_t heads, std::int64_t begin,
+                           std::int64_t end, float* scores) {
+    if (scored_shape(keys)) return vector::index_scores<Isa>(keys, q, heads, begin, end, scores);
+    kScalar().index_scores(keys, q, heads, begin, end, scores);
+  }
+
   static Kernels build(const char* name) {
     Kernels built = kScalar();
     built.name = name;
@@ -35,6 +42,7 @@ struct Table {
     built.integer_peak = vector::integer_peak<Isa>;
     built.dense_rows = dense_rows;
     built.delta_step = delta_step;
+    built.index_scores = index_scores;
     return built;
   }
 };
