@@ -64,54 +64,68 @@ __device__ __forceinline__ int listed(const std::int32_t* list, int row) {
   return list != nullptr ? list[row] : row;
 }
 
-/// Starts the copies of one stage. `row0` and `row1` are the activation rows whose digits this thread fetches, `row2`
-/// the one whose steps.
+/// Where a thread's copies of the next stage come from.
 template <int kPieces>
-__device__ __forceinline__ void fetch(Stage<kPieces>& to, const TileParams& p, const TileJob& job, const Place& place,
-                                      int tile0, int chunk0, int live, const int (&rows)[3]) {
-  const int thread = static_cast<int>(threadIdx.x);
-  constexpr int kTileWords = kStageChunks * kPieces * 32;
+struct Source {
+  static constexpr int kTileWords = kStageChunks * kPieces * 32;  ///< of a tile in a stage
+  static constexpr int kCodes = kBlockTiles * kTileWords / kThreads;
+  const uint4* codes[kCodes];
+  const uint4* pairs;
+  const uint4* digits[2];  ///< of two tokens
+  const float2* steps;
+
+  /// `live` tokens, the first of them entry `first` of the list of rows.
+  __device__ __forceinline__ void start(const TileParams& p, const TileJob& job, const Place& place, int tile0,
+                                        int first, int live) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const auto tile_of = [&](int tile) { return static_cast<std::int64_t>(tile < job.tiles ? tile : job.tiles - 1); };
 #pragma unroll
-  for (int i = 0; i < kBlockTiles * kTileWords / kThreads; ++i) {
-    const int item = thread + i * kThreads;
-    const int tile = tile0 + item / kTileWords < job.tiles ? tile0 + item / kTileWords : job.tiles - 1;
-    const int word = item % kTileWords;
-    if (chunk0 + word / (32 * kPieces) < p.chunks) {
-      copy_soon(&to.codes[0][0][0][0] + item,
-                place.codes + (static_cast<std::int64_t>(tile) * p.chunks + chunk0) * (32 * kPieces) + word);
+    for (int i = 0; i < kCodes; ++i) {
+      const int item = thread + i * kThreads;
+      codes[i] = place.codes + tile_of(tile0 + item / kTileWords) * p.chunks * (32 * kPieces) + item % kTileWords;
     }
-  }
-  if (thread < kStageChunks * kBlockTiles * 4) {
-    const int chunk = thread / (kBlockTiles * 4);
-    const int tile = tile0 + thread / 4 % kBlockTiles;
-    if (chunk0 + chunk < p.chunks) {
-      copy_soon(
-          &to.pairs[chunk][thread / 4 % kBlockTiles][thread % 4 * 2],
-          place.pairs +
-              (static_cast<std::int64_t>(tile < job.tiles ? tile : job.tiles - 1) * p.chunks + chunk0 + chunk) * 4 +
-              thread % 4);
+    pairs = place.pairs + (tile_of(tile0 + thread / 4 % kBlockTiles) * p.chunks + thread / (4 * kBlockTiles)) * 4 +
+            thread % 4;
+    const auto row_of = [&](int token) {
+      return token < live ? static_cast<std::int64_t>(listed(job.in_rows, first + token)) * p.chunks : 0;
+    };
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      digits[i] = job.digits + row_of(thread / 8 + i * (kTokens / 2)) * 8 + thread % 8;
     }
+    steps = job.steps + row_of(thread % kTokens) + thread / kTokens;
   }
+
+  /// Starts the copies of the next stage.
+  __device__ __forceinline__ void fetch(Stage<kPieces>& to, int live) {
+    const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int token = thread / 8 + half * (kTokens / 2);
-    if (token < live) {
+    for (int i = 0; i < kCodes; ++i) {
+      copy_soon(&to.codes[0][0][0][0] + thread + i * kThreads, codes[i]);
+      codes[i] += kTileWords;
+    }
+    if (thread < kStageChunks * kBlockTiles * 4) {
+      copy_soon(&to.pairs[0][0][0] + thread * 2, pairs);
+      pairs += kStageChunks * 4;
+    }
+    const int token = thread / 8;
 #pragma unroll
-      for (int chunk = 0; chunk < kStageChunks; ++chunk) {
-        if (chunk0 + chunk < p.chunks) {
-          copy_soon(&to.digits[chunk][token][(thread % 2) ^ (token % 2)][thread % 8 / 2],
-                    job.digits + (static_cast<std::int64_t>(rows[half]) * p.chunks + chunk0 + chunk) * 8 + thread % 8);
+    for (int i = 0; i < 2; ++i) {
+      if (token + i * (kTokens / 2) < live) {
+#pragma unroll
+        for (int chunk = 0; chunk < kStageChunks; ++chunk) {
+          copy_soon(&to.digits[chunk][token + i * (kTokens / 2)][(thread % 2) ^ (token % 2)][thread % 8 / 2],
+                    digits[i] + chunk * 8);
         }
+        digits[i] += kStageChunks * 8;
       }
     }
+    if (thread < kStageChunks * kTokens && thread % kTokens < live) {
+      copy_eight_soon(&to.steps[0][0] + thread, steps);
+      steps += kStageChunks;
+    }
   }
-  const int token = thread % kTokens;
-  const int chunk = thread / kTokens;
-  if (chunk < kStageChunks && token < live && chunk0 + chunk < p.chunks) {
-    copy_eight_soon(&to.steps[chunk][token],
-                    job.steps + static_cast<std::int64_t>(rows[2]) * p.chunks + chunk0 + chunk);
-  }
-}
+};
 
 /// The group of one chunk added to a warp's sums: [tile][eight of tokens][{row g, row g + 8} x {token 2j, 2j + 1}].
 template <int kBits>
@@ -191,19 +205,15 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 1) affine_tiles_ker
   const int warp = thread / 32;
   const int pair = warp / 2;
   const int odd = warp % 2;
-  const int stages = (p.chunks + kStageChunks - 1) / kStageChunks;
+  const int stages = p.chunks / kStageChunks;
   for (; base < place.count; base += kTokens * job.token_blocks) {
     const int live = place.count - base < kTokens ? place.count - base : kTokens;
-    int rows[3];
-#pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      const int token = i < 2 ? thread / 8 + i * (kTokens / 2) : thread % kTokens;
-      rows[i] = token < live ? listed(job.in_rows, place.first + base + token) : 0;
-    }
+    Source<kPieces> source;
+    source.start(p, job, place, tile0, place.first + base, live);
     __syncthreads();  // the buffers are free
 #pragma unroll
     for (int s = 0; s + 1 < kStages; ++s) {
-      if (s < stages) fetch(shared.stages[s], p, job, place, tile0, s * kStageChunks, live, rows);
+      if (s < stages) source.fetch(shared.stages[s], live);
       copies_made();
     }
     float sums[2][kWarpEights][4];
@@ -216,15 +226,11 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 1) affine_tiles_ker
     for (int s = 0; s < stages; ++s) {
       wait_copies<kStages - 2>();
       __syncthreads();
-      if (s + kStages - 1 < stages) {
-        fetch(shared.stages[(s + kStages - 1) % kStages], p, job, place, tile0, (s + kStages - 1) * kStageChunks, live,
-              rows);
-      }
+      if (s + kStages - 1 < stages) source.fetch(shared.stages[(s + kStages - 1) % kStages], live);
       copies_made();
 #pragma unroll 1
       for (int chunk = 0; chunk < kStageChunks; ++chunk) {
         const int at = s * kStageChunks + chunk;
-        if (at >= p.chunks) break;
         add_group<kBits>(shared.stages[s % kStages], chunk, pair, odd, live, sums);
         if ((at + 1) % kSegmentChunks != 0 && at + 1 < p.chunks) continue;
 #pragma unroll
@@ -272,7 +278,7 @@ bool affine_tiles_take(std::span<const AffineProduct* const> products) {
   std::int64_t blocks = 0;
   for (const AffineProduct* product : products) {
     const AffineWeights& weights = *product->weights;
-    if (weights.group != 64 || weights.wide_pairs) return false;
+    if (weights.group != 64 || weights.wide_pairs || weights.chunks() % kStageChunks != 0) return false;
     const Selection* selection = product->selection;
     if (selection != nullptr && selection->pairs < kLeastRunRows * selection->most_runs) return false;
     blocks += grid_of(*product).blocks();

@@ -46,6 +46,54 @@ __global__ void conv_kernel(ConvParams p) {
   p.out[row * p.channels + channel] = canon_silu(sum);
 }
 
+constexpr int kConvTaps = 4;
+constexpr int kConvRows = 8;
+
+/// Four taps in consecutive rows: a thread is a channel and goes through kConvRows rows. Blocks in y are such rows.
+__global__ void conv_rows_kernel(ConvParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
+  const std::int64_t channel = thread_item();
+  if (channel >= p.channels) return;
+  const int end = p.runs[p.count - 1].first_row + p.runs[p.count - 1].rows;
+  const int first = p.first_row + static_cast<int>(blockIdx.y) * kConvRows;
+  const float4 weight = *reinterpret_cast<const float4*>(p.weight + channel * kConvTaps);
+  const float* x = p.x + first * p.channels + channel;
+  float* out = p.out + first * p.channels + channel;
+  float values[kConvRows];
+#pragma unroll
+  for (int i = 0; i < kConvRows; ++i) values[i] = first + i < end ? x[i * p.channels] : 0.0F;
+  int r = 0;
+  while (first >= p.runs[r].first_row + p.runs[r].rows) ++r;
+  float taps[kConvTaps];
+  bool fresh = true;
+#pragma unroll
+  for (int i = 0; i < kConvRows; ++i) {
+    if (first + i >= end) break;
+    if (first + i >= p.runs[r].first_row + p.runs[r].rows) {
+      ++r;
+      fresh = true;
+    }
+    if (fresh) {
+      const std::int64_t t = first + i - p.runs[r].first_row;
+      const float* rows = p.x + p.runs[r].first_row * p.channels + channel;
+#pragma unroll
+      for (int j = 1; j < kConvTaps; ++j) {
+        taps[j] = column(p.runs[r].columns + channel, rows, t - kConvTaps + j, kConvTaps - 1, p.channels);
+      }
+      fresh = false;
+    }
+#pragma unroll
+    for (int j = 0; j + 1 < kConvTaps; ++j) taps[j] = taps[j + 1];
+    taps[kConvTaps - 1] = values[i];
+    float sum = canon_fma(weight.x, taps[0], 0.0F);
+    sum = canon_fma(weight.y, taps[1], sum);
+    sum = canon_fma(weight.z, taps[2], sum);
+    sum = canon_fma(weight.w, taps[3], sum);
+    out[i * p.channels] = canon_silu(sum);
+  }
+}
+
 /// Blocks in y are runs, threads channels: a channel's columns move in ascending time, so none is overwritten before it
 /// is read.
 __global__ void keep_kernel(ConvParams p) {
@@ -267,7 +315,11 @@ void conv_silu(Queue& queue, std::span<const ConvRun> runs, const ConvShape& sha
     const ConvRun& last = p.runs[p.count - 1];
     const auto rows = static_cast<unsigned>(last.first_row + last.rows - p.first_row);
     const unsigned blocks = blocks_for(p.channels, 256);
-    launch(queue, conv_kernel, {blocks, rows, 1}, {256, 1, 1}, 0, p);
+    if (p.kernel == kConvTaps && p.step == 1) {
+      launch(queue, conv_rows_kernel, {blocks, blocks_for(rows, kConvRows), 1}, {256, 1, 1}, 0, p);
+    } else {
+      launch(queue, conv_kernel, {blocks, rows, 1}, {256, 1, 1}, 0, p);
+    }
     launch(queue, keep_kernel, {blocks, static_cast<unsigned>(p.count), 1}, {256, 1, 1}, 0, p);
   }
 }

@@ -748,8 +748,9 @@ void dense_product(Queue& queue, const DenseWeights& weights, const float* x, st
     p.out_rows = selection->out_rows;
     grid_y = static_cast<unsigned>(selection->most_runs);
   }
-  if (selection == nullptr && dense_tiles_take(weights, x_rows)) {
-    dense_tiles(queue, weights, x, x_rows, out, out_stride);
+  if (selection == nullptr && out_stride == weights.rows && dense_tiles_take(weights, x_rows)) {
+    const DenseTileProduct product{&weights, out};
+    dense_tiles(queue, {&product, 1}, x, x_rows);
     return;
   }
   const int warps = p.rows >= 4096 ? 8 : (p.rows >= 1024 ? 4 : 2);

@@ -16,8 +16,12 @@ void affine_tiles(Queue& queue, std::span<const AffineProduct* const> products);
 
 /// Whether dense_tiles() serves this product: bf16 weights, whole warps of inputs, a device full of tiles.
 [[nodiscard]] bool dense_tiles_take(const DenseWeights& weights, std::int64_t x_rows);
-/// out[t * out_stride + r] of matrix 0.
-void dense_tiles(Queue& queue, const DenseWeights& weights, const float* x, std::int64_t x_rows, float* out,
-                 std::int64_t out_stride);
+/// out[t * weights.rows + r] of matrix 0.
+struct DenseTileProduct {
+  const DenseWeights* weights = nullptr;
+  float* out = nullptr;
+};
+/// One or two products of the same activations f32 [x_rows, cols] in one launch; the second one may have few rows.
+void dense_tiles(Queue& queue, std::span<const DenseTileProduct> products, const float* x, std::int64_t x_rows);
 
 }  // namespace lockstep::kernels::cuda
