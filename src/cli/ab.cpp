@@ -67,6 +67,20 @@ std::string default_order(std::size_t arms) {
   return letters + std::string(letters.rbegin(), letters.rend());
 }
 
+/// Without a gate nothing is limited, and the machine is only looked at.
+report::GateLimits gate_limits(const Options& options) {
+  report::GateLimits limits;
+  if (!options.no_gate) {
+    limits = {.max_load = options.max_load,
+              .max_busy = options.max_busy,
+              .min_cpu_mhz = options.min_cpu_mhz,
+              .max_cpu_celsius = options.max_cpu_celsius,
+              .max_gpu_celsius = options.max_gpu_celsius};
+  }
+  limits.timeout_seconds = options.gate_timeout;
+  return limits;
+}
+
 Result<report::Run> plan(const Options& options) {
   report::Run run;
   run.arms = LOCKSTEP_TRY(parse_arms(options));
@@ -93,14 +107,7 @@ Result<report::Run> plan(const Options& options) {
   run.cell.top_k = options.top_k;
   run.cell.effort = options.effort;
   run.cell.no_think = options.no_think;
-  if (!options.no_gate) {
-    run.limits = {.max_load = options.max_load,
-                  .max_busy = options.max_busy,
-                  .min_cpu_mhz = options.min_cpu_mhz,
-                  .max_cpu_celsius = options.max_cpu_celsius,
-                  .max_gpu_celsius = options.max_gpu_celsius};
-  }
-  run.limits.timeout_seconds = options.gate_timeout;
+  run.limits = gate_limits(options);
   return run;
 }
 
@@ -169,20 +176,24 @@ class Bench {
     run.environment = report::lockstep_environment();
     run.version = LOCKSTEP_VERSION;
     run.started = report::now_utc();
-    const report::GateWorld world{.read = [this] { return machine_.read(); },
-                                  .now = [this] { return waiter_.now(); },
-                                  .sleep = [this](double seconds) { return waiter_.wait({}, seconds); }};
     Progress bar("samples", run.windows.size() * run.seeds.size(), ProgressUnit::Items);
     const report::DriverHooks hooks{.open =
                                         [&](const report::Arm& arm) {
                                           return options_.in_process ? open_in_process(setup_, arm)
                                                                      : open_served(setup_, arm);
                                         },
-                                    .gate = [&] { return report::wait_until_quiet(run.limits, world); },
+                                    .gate = [&] { return gate(run.limits); },
                                     .progress = [&](const report::Run& so_far) { bar.set(so_far.samples.size()); }};
     Status status = report::drive(run, hooks);
     run.ended = report::now_utc();
     return status;
+  }
+
+  /// Waits for quiet, as far as there are limits.
+  report::GateRecord gate(const report::GateLimits& limits) {
+    return report::wait_until_quiet(limits, {.read = [this] { return machine_.read(); },
+                                             .now = [this] { return waiter_.now(); },
+                                             .sleep = [this](double seconds) { return waiter_.wait({}, seconds); }});
   }
 
   [[nodiscard]] const AbSetup& setup() const { return setup_; }
@@ -225,7 +236,7 @@ Status sweep(const Options& options) {
   cell.top_p = options.top_p;
   cell.top_k = options.top_k;
   LOCKSTEP_TRY(bench.prepare(cell));
-  SweepOptions wanted{options.contexts, options.context_tokens};
+  SweepOptions wanted{options.contexts, options.context_tokens, [&] { return bench.gate(gate_limits(options)); }};
   std::ranges::sort(wanted.contexts);
   wanted.contexts.erase(std::unique(wanted.contexts.begin(), wanted.contexts.end()), wanted.contexts.end());
   const OrderedJson found = LOCKSTEP_TRY(sweep_contexts(bench.setup(), arms, wanted));
@@ -239,11 +250,9 @@ Status sweep(const Options& options) {
 
 /// A sweep and a comparison of arms have options of their own; one that would be ignored is an error.
 Status check_given(const CLI::App& command, bool sweep) {
-  constexpr std::array kCompares{"--order",           "--control",         "--require",      "--in-process",
-                                 "--prompt-tokens",   "--max-tokens",      "--seeds",        "--effort",
-                                 "--no-think",        "--max-busy",        "--max-load",     "--min-cpu-mhz",
-                                 "--max-cpu-celsius", "--max-gpu-celsius", "--gate-timeout", "--no-gate",
-                                 "--start-timeout",   "--request-timeout"};
+  constexpr std::array kCompares{"--order",         "--control",       "--require",        "--in-process",
+                                 "--prompt-tokens", "--max-tokens",    "--seeds",          "--effort",
+                                 "--no-think",      "--start-timeout", "--request-timeout"};
   if (!sweep && command.get_option("--context-tokens")->count() > 0) {
     return fail(ErrorKind::Usage, "--context-tokens belongs to --contexts");
   }

@@ -10,6 +10,7 @@
 #include "cli/ab_arm.hpp"
 #include "engine/load_plan.hpp"
 #include "report/machine.hpp"
+#include "report/report.hpp"
 
 namespace lockstep::cli {
 namespace {
@@ -114,6 +115,9 @@ class Sweep {
     std::vector<Point> points;
     for (const std::int64_t context : options_.contexts) {
       OrderedJson row = {{"context", context}};
+      const report::GateRecord gate = options_.gate();
+      if (setup_.interrupted->load()) return fail(ErrorKind::Cancelled, "interrupted");
+      row["gate"] = report::gate_json(gate);
       const Result<Point> point = measure(context, row);
       if (!point) {
         if (point.error().kind == ErrorKind::Cancelled) return tl::unexpected(point.error());
@@ -237,6 +241,9 @@ std::string sweep_markdown(const OrderedJson& sweep) {
         "| context | prefill tokens/s | decode tokens/s | state bytes | bytes a token | copied "
         "|\n|---|---|---|---|---|---|\n";
     for (const OrderedJson& row : arm["contexts"]) out += row_text(row);
+    const auto loud = std::ranges::count_if(
+        arm["contexts"], [](const OrderedJson& row) { return row["gate"]["quiet"] == OrderedJson(false); });
+    if (loud > 0) out += fmt::format("\n{} of them began on a machine that was not quiet.\n", loud);
     const OrderedJson& growth = arm["growth"];
     if (growth.is_null()) {
       out += "\nGrowth not checked (needs three contexts).\n";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,8 +11,9 @@
 namespace lockstep::cli {
 
 struct SweepOptions {
-  std::vector<std::int64_t> contexts;  ///< prompt tokens, ascending, none twice
-  std::int64_t tokens = 64;            ///< decoded at each
+  std::vector<std::int64_t> contexts;        ///< prompt tokens, ascending, none twice
+  std::int64_t tokens = 64;                  ///< decoded at each
+  std::function<report::GateRecord()> gate;  ///< waits for quiet before each
 };
 
 /// For every arm and context: speed of the prompt and of decoding, live bytes of the state, whether the pages of keys

@@ -15,14 +15,31 @@ const LaneState* find_lane(const WindowRecord& record, const std::string& name) 
   return found == record.lanes.end() ? nullptr : &*found;
 }
 
-/// Whether any window of the arm, or with `other` of any other arm, has the lane switched off.
-bool off_somewhere(const Run& run, const std::string& lane, std::size_t arm, bool other) {
+bool is_armed(const LaneState& lane) {
+  return lane.verdict == "armed";
+}
+
+/// In how many windows a lane is what; windows that did not start have no lanes.
+struct LaneCount {
+  std::size_t armed = 0, off = 0, declined = 0;
+};
+
+/// Of the windows of the arm, or with `other` of all other arms.
+LaneCount count_lane(const Run& run, const std::string& lane, std::size_t arm, bool other) {
+  LaneCount count;
   for (std::size_t w = 0; w < run.records.size(); ++w) {
     if ((run.windows[w].arm != arm) != other) continue;
     const LaneState* state = find_lane(run.records[w], lane);
-    if (state != nullptr && is_off(*state)) return true;
+    if (state == nullptr) continue;
+    ++(is_armed(*state) ? count.armed : is_off(*state) ? count.off : count.declined);
   }
-  return false;
+  return count;
+}
+
+bool is_under_test(const Run& run, const std::string& lane, std::size_t arm) {
+  const LaneCount own = count_lane(run, lane, arm, false), others = count_lane(run, lane, arm, true);
+  if (own.off > 0) return false;
+  return others.off > 0 || (own.armed > 0 && others.declined > 0);
 }
 
 std::string first_difference(const std::vector<std::int32_t>& a, const std::vector<std::int32_t>& b) {
@@ -71,7 +88,7 @@ void check_lanes(const Run& run, std::vector<std::string>& out) {
     if (!run.records[w].error.empty()) continue;
     for (const std::string& lane : tested[run.windows[w].arm]) {
       const LaneState* state = find_lane(run.records[w], lane);
-      if (state == nullptr || state->verdict != "armed") {
+      if (state == nullptr || !is_armed(*state)) {
         out.push_back(fmt::format("window {}: lane {} is {}", run.windows[w].label, lane,
                                   state == nullptr ? "unknown" : state->verdict));
       }
@@ -131,9 +148,7 @@ std::vector<std::string> lanes_under_test(const Run& run, std::size_t arm) {
   const auto record = std::ranges::find_if(run.records, [](const WindowRecord& r) { return !r.lanes.empty(); });
   if (record != run.records.end()) {
     for (const LaneState& lane : record->lanes) {
-      if (off_somewhere(run, lane.name, arm, true) && !off_somewhere(run, lane.name, arm, false)) {
-        out.push_back(lane.name);
-      }
+      if (is_under_test(run, lane.name, arm)) out.push_back(lane.name);
     }
   }
   const std::string prefix = run.arms[arm].name + "=";

@@ -12,11 +12,13 @@ namespace lockstep::report {
 ///
 /// * A window that could not run, a request without an answer, an incomplete run.
 /// * For every seed, all answers against the first one: digests, counts and the finish reason, with the first token
-/// that
-///   differs.
+///   that differs.
 /// * A prompt of which not every token went through the model: the run was not cold.
-/// * A lane under test that did not run. A lane is under test in an arm when another arm switches it off and this one
-///   does not, or when Run::required says so; it must then be armed in every window and run in every sample of the arm.
+/// * A lane under test that did not run. It must be armed in every window and run in every sample of the arm. A lane is
+///   under test in an arm that does not switch it off
+///   - when another arm switches it off,
+///   - when it is armed in a window of this arm and declined in one of another, or
+///   - when Run::required says so.
 /// * A lane that ran although it was off.
 [[nodiscard]] std::vector<std::string> failures(const Run& run);
 

@@ -27,6 +27,8 @@ struct MetricInfo {
 [[nodiscard]] std::vector<double> acceptance(const Run& run, std::size_t arm);
 
 [[nodiscard]] OrderedJson to_json(const Run& run);
+/// What the quiet gate saw: an entry of `lockstep-ab-1` and of the context sweep.
+[[nodiscard]] OrderedJson gate_json(const GateRecord& gate);
 [[nodiscard]] std::string to_csv(const Run& run);
 [[nodiscard]] std::string to_markdown(const Run& run);
 [[nodiscard]] std::string to_svg(const Run& run);

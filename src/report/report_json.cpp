@@ -15,18 +15,6 @@ OrderedJson arm_json(const Arm& arm) {
   return {{"name", arm.name}, {"environment", environment}, {"flags", arm.flags}};
 }
 
-OrderedJson gate_json(const GateRecord& gate) {
-  return {{"quiet", gate.judged ? OrderedJson(gate.quiet) : OrderedJson()},
-          {"waited_seconds", gate.waited_seconds},
-          {"load", or_null(gate.last.load)},
-          {"busy", or_null(gate.last.busy)},
-          {"cpu_mhz", or_null(gate.last.cpu_mhz)},
-          {"cpu_celsius", or_null(gate.last.cpu_celsius)},
-          {"gpu_celsius", or_null(gate.last.gpu_celsius)},
-          {"exceeded", gate.exceeded},
-          {"unread", gate.unread}};
-}
-
 OrderedJson limits_json(const GateLimits& limits) {
   return {{"max_load", or_null(limits.max_load)},
           {"max_busy", or_null(limits.max_busy)},
@@ -137,6 +125,18 @@ OrderedJson summary_json(const Run& run, std::size_t arm) {
 }
 
 }  // namespace
+
+OrderedJson gate_json(const GateRecord& gate) {
+  return {{"quiet", gate.judged ? OrderedJson(gate.quiet) : OrderedJson()},
+          {"waited_seconds", gate.waited_seconds},
+          {"load", or_null(gate.last.load)},
+          {"busy", or_null(gate.last.busy)},
+          {"cpu_mhz", or_null(gate.last.cpu_mhz)},
+          {"cpu_celsius", or_null(gate.last.cpu_celsius)},
+          {"gpu_celsius", or_null(gate.last.gpu_celsius)},
+          {"exceeded", gate.exceeded},
+          {"unread", gate.unread}};
+}
 
 OrderedJson to_json(const Run& run) {
   const std::vector<std::string> failed = failures(run);

@@ -112,7 +112,7 @@ TEST_F(Ab, WrongUsageIsSaid) {
 
 TEST_F(Ab, TheContextSweepFindsLinearGrowthWithoutCopies) {
   const Outcome result =
-      run_lockstep({"ab", "-m", kDemo, "--contexts", "64,128,300", "--context-tokens", "4", "--json"});
+      run_lockstep({"ab", "-m", kDemo, "--contexts", "64,128,300", "--context-tokens", "4", "--no-gate", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
   const Json sweep = Json::parse(result.out);
   const Json& arm = sweep["arms"][0];
@@ -124,7 +124,7 @@ TEST_F(Ab, TheContextSweepFindsLinearGrowthWithoutCopies) {
 
 TEST_F(Ab, TheContextSweepSaysWhereItEnds) {
   const Outcome result =
-      run_lockstep({"ab", "-m", kDemo, "--contexts", "64,40000,50000", "--context-tokens", "2", "--json"});
+      run_lockstep({"ab", "-m", kDemo, "--contexts", "64,40000,50000", "--context-tokens", "2", "--no-gate", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
   const Json rows = Json::parse(result.out)["arms"][0]["contexts"];
   ASSERT_EQ(rows.size(), 2U);
@@ -135,8 +135,8 @@ TEST_F(Ab, TheContextSweepSaysWhereItEnds) {
 TEST_F(Ab, TheContextSweepKeepsToTheMemory) {
   const auto limited = [](const std::string& contexts) {
     Command command;
-    command.arguments = {LOCKSTEP_BINARY,    "ab", "-m",    kDemo,        "--contexts", contexts,
-                         "--context-tokens", "2",  "--arm", "a=--depth 0"};
+    command.arguments = {LOCKSTEP_BINARY,    "ab", "-m",    kDemo,         "--contexts", contexts,
+                         "--context-tokens", "2",  "--arm", "a=--depth 0", "--no-gate"};
     command.environment = {{"LOCKSTEP_MEMORY_LIMIT", "80M"}};
     return run_process(command);
   };
@@ -151,6 +151,16 @@ TEST_F(Ab, TheContextSweepKeepsToTheMemory) {
   EXPECT_EQ(none.exit_code, 1) << "nothing was measured\n" << none.out;
 }
 
+TEST_F(Ab, TheContextSweepWaitsForQuiet) {
+  // The time-out is over at once; what was seen is in the record whether the machine was quiet or not.
+  const Outcome result = run_lockstep({"ab", "-m", kDemo, "--contexts", "64", "--context-tokens", "2", "--max-load",
+                                       "0", "--max-busy", "0", "--gate-timeout", "0", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err << result.out;
+  const Json gate = Json::parse(result.out)["arms"][0]["contexts"][0]["gate"];
+  EXPECT_TRUE(gate["quiet"].is_boolean()) << gate;
+  EXPECT_TRUE(gate.contains("load") && gate.contains("exceeded") && gate.contains("unread")) << gate;
+}
+
 TEST_F(Ab, TheContextSweepRefusesWhatItIgnores) {
   const auto refused = [](std::vector<std::string> more, const std::string& part) {
     more.insert(more.begin(), {"ab", "-m", kDemo});
@@ -161,7 +171,7 @@ TEST_F(Ab, TheContextSweepRefusesWhatItIgnores) {
   refused({"--contexts", "64", "--order", "ABBA"}, "--order");
   refused({"--contexts", "64", "--control", "a"}, "--control");
   refused({"--contexts", "64", "--seeds", "1"}, "--seeds");
-  refused({"--contexts", "64", "--no-gate"}, "--no-gate");
+  refused({"--contexts", "64", "--request-timeout", "3"}, "--request-timeout");
   refused({"--context-tokens", "4", "--arm", "a=", "--arm", "b="}, "--context-tokens");
 }
 

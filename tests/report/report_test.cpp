@@ -65,6 +65,15 @@ TEST(Parity, ALaneUnderTestMustRun) {
   run.samples[2].lanes = {"mtp"};
   EXPECT_EQ(only_failure(run), "window off1, seed 1: lane mtp ran although it is off (--disable-optimization)");
   run = good_run();
+  for (const std::size_t window : {1U, 2U}) run.records[window].lanes[0].verdict = "declined (depth 0)";
+  EXPECT_EQ(lanes_under_test(run, 0), std::vector<std::string>{"mtp"}) << "armed here, declined there";
+  EXPECT_EQ(lanes_under_test(run, 1), std::vector<std::string>{});
+  EXPECT_EQ(failures(run), std::vector<std::string>{});
+  run.samples[0].lanes.clear();
+  EXPECT_EQ(only_failure(run), "window on1, seed 1: lane mtp did not run");
+  run.records[3].lanes[0].verdict = "declined (no memory)";
+  EXPECT_EQ(failures(run).size(), 2U) << "and it must be armed in every window of its arm";
+  run = good_run();
   run.required = {"off=frspec"};
   EXPECT_EQ(failures(run).size(), 2U + 4U);
 }
