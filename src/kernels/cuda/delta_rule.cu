@@ -16,7 +16,7 @@ struct RuleParams {
   float* out;
 };
 
-constexpr int kRuleThreads = 64;
+constexpr int kRuleThreads = 128;
 constexpr int kStageRows = 8;  ///< rows that arrive together
 constexpr int kStages = 4;     ///< two on their way, two in use where a row is the last of its stage
 

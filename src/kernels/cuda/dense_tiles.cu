@@ -7,9 +7,9 @@ namespace {
 
 constexpr int kBlockRows = 32;    ///< output rows of a block
 constexpr int kBlockTokens = 32;  ///< activation rows of a block
-constexpr int kThreads = 512;
+constexpr int kThreads = 256;
 constexpr int kRows = 8;     ///< output rows of a warp
-constexpr int kTokens = 8;  ///< activation rows of a warp
+constexpr int kTokens = 16;  ///< activation rows of a warp
 constexpr int kChunk = 256;  ///< inputs that arrive together
 constexpr int kStages = 3;
 constexpr std::int64_t kLeastBlocks = 64;
