@@ -89,7 +89,8 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
                            .lanes = {},
                            .engine = nullptr});
   for (const decode::LaneInfo& lane : decode::known_lanes()) {
-    context->lanes.push_back({std::string(lane.name), decode::verdict_text(lanes.verdict(lane.id))});
+    context->lanes.push_back(
+        {std::string(lane.name), decode::verdict_text(lanes.verdict(lane.id)), lane.health != nullptr});
   }
   context->engine = LOCKSTEP_TRY(engine::make_engine(model, engine_options));
   enter(progress, 4, "ready");
