@@ -4,12 +4,15 @@
 #include <cstdlib>
 #include <memory>
 
+#include "backend/cuda_devices.hpp"
+#include "backend/device.hpp"
 #include "cli/arguments.hpp"
 #include "cli/command.hpp"
 #include "cli/engine_options.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "decode/lanes.hpp"
+#include "engine/device_plan.hpp"
 #include "engine/identity.hpp"
 #include "server/server.hpp"
 
@@ -37,6 +40,15 @@ void enter(server::LoadProgress& progress, int step, const char* phase) {
   progress.steps.store(4);
   progress.step.store(step);
   progress.phase.store(phase);
+}
+
+/// States are where the model is: on a CUDA device their default comes from what it has free after loading.
+Status size_states(const std::string& device, engine::Options& options) {
+  const backend::DeviceChoice choice = LOCKSTEP_TRY(backend::parse_device(device));
+  if (!choice.cuda || options.memory_bytes != 0) return {};
+  const kernels::cuda::DeviceInfo info = LOCKSTEP_TRY(backend::open_cuda_device(choice.index));
+  options.memory_bytes = engine::default_state_bytes(info.free_memory);
+  return {};
 }
 
 /// The artifact and the model live as long as this.
@@ -91,6 +103,7 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
   for (const decode::LaneInfo& lane : decode::known_lanes()) {
     context->lanes.push_back({std::string(lane.name), decode::verdict_text(lanes.verdict(lane.id))});
   }
+  LOCKSTEP_TRY(size_states(options.model.device, engine_options));
   context->engine = LOCKSTEP_TRY(engine::make_engine(model, engine_options));
   enter(progress, 4, "ready");
   return context;
