@@ -1,8 +1,10 @@
 // Whole-model speed on a CUDA device with synthetic weights: decoding, verify steps, parallel streams, prefill, and one
 // comparison of logits with the processor.
-//   cuda_decode [GEOMETRY] [LAYERS] [NGRAM ROWS A HEAD] [no-comparison]      (mid, its layers and rows)
+//   cuda_decode [GEOMETRY] [LAYERS] [NGRAM ROWS A HEAD] [PROMPT CHUNK] [no-comparison]   (mid, its layers and rows,
+//   2048)
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -36,7 +38,8 @@ double since(Clock::time_point begin) {
 
 class Bench {
  public:
-  explicit Bench(const model::Model& model) : model_(model), runner_(must(model::Runner::create(model, kChunk))) {}
+  Bench(const model::Model& model, std::int64_t chunk)
+      : model_(model), chunk_(chunk), runner_(must(model::Runner::create(model, chunk))) {}
 
   std::vector<std::int32_t> tokens(std::int64_t n) {
     std::vector<std::int32_t> out(static_cast<std::size_t>(n));
@@ -49,10 +52,10 @@ class Bench {
   void prefill(model::Sequence& sequence, std::int64_t n) {
     const auto ids = tokens(n);
     const auto begin = Clock::now();
-    for (std::int64_t at = 0; at < n; at += kChunk) {
-      const auto count = static_cast<std::size_t>(std::min(kChunk, n - at));
+    for (std::int64_t at = 0; at < n; at += chunk_) {
+      const auto count = static_cast<std::size_t>(std::min(chunk_, n - at));
       const model::Segment segment{&sequence, std::span(ids).subspan(static_cast<std::size_t>(at), count),
-                                   at + kChunk >= n ? model::LogitsWanted::Last : model::LogitsWanted::None, false};
+                                   at + chunk_ >= n ? model::LogitsWanted::Last : model::LogitsWanted::None, false};
       must(runner_.forward({&segment, 1}));
     }
     const double seconds = since(begin);
@@ -92,13 +95,13 @@ class Bench {
   }
 
  private:
-  static constexpr std::int64_t kChunk = 512;
   static void line(const std::string& name, double seconds, double tokens) {
     fmt::print("{:<34} {:>10.3f} ms {:>10.1f} tokens/s\n", name, seconds * 1e3, tokens / seconds);
     std::fflush(stdout);
   }
 
   const model::Model& model_;
+  std::int64_t chunk_;
   model::Runner runner_;
   std::uint64_t state_ = 1;
 };
@@ -129,7 +132,8 @@ int main(int count, char** arguments) {
   const auto device = must(model::Model::load(artifact, must(backend::create_cuda_backend({})), options));
   fmt::print("on {} in {:.1f} s\n", device->backend().describe(), since(begin));
   std::fflush(stdout);
-  Bench bench(*device);
+  const std::int64_t chunk = count > 4 ? std::max(64, std::atoi(arguments[4])) : 2048;
+  Bench bench(*device, chunk);
   std::vector<model::Sequence> one;
   one.push_back(must(model::Sequence::create(*device)));
   bench.prefill(one.front(), 2048);
@@ -141,12 +145,12 @@ int main(int count, char** arguments) {
   bench.prefill(one.front(), 14336);
   bench.steps("decode at 16K", one, 1, 60);
   fmt::print("{}\n", device->backend().describe());
-  if (count > 4) return 0;
+  if (count > 5) return 0;
   // Equality with the processor on the same weights.
   begin = Clock::now();
   const auto ids = bench.tokens(5);
   const auto host = must(model::Model::load(artifact, must(backend::CpuBackend::create({})), options));
-  const auto expected = Bench(*host).logits(ids);
+  const auto expected = Bench(*host, 64).logits(ids);
   const auto got = bench.logits(ids);
   const bool same =
       expected.size() == got.size() && std::memcmp(expected.data(), got.data(), got.size() * sizeof(float)) == 0;

@@ -1,6 +1,6 @@
 // Times the coarse operations of the CUDA backend on random weights of the published geometry, each against the bytes
 // that it must read (weights and state). Weights of several layers take turns, so that the cache does not hold them.
-//   cuda_operations [SECONDS PER LINE]
+//   cuda_operations [SECONDS PER LINE] [ROWS]
 #include <fmt/format.h>
 
 #include <chrono>
@@ -126,7 +126,8 @@ struct Layer {
 
 class Bench {
  public:
-  explicit Bench(double seconds) : seconds_(seconds), backend_(must(backend::create_cuda_backend({}))) {
+  Bench(double seconds, std::int64_t only)
+      : seconds_(seconds), only_(only), backend_(must(backend::create_cuda_backend({}))) {
     must(backend_->configure(c_, backend::StateType::BF16));
     must(backend_->prepare_positions(c_.max_positions));
     for (int i = 0; i < 3; ++i) layers_.push_back(make_layer());
@@ -147,7 +148,8 @@ class Bench {
 
   void run() {
     fmt::print("{}\n{:<28} {:>6} {:>10} {:>9} {:>9}\n", backend_->describe(), "operation", "rows", "us", "MB", "GB/s");
-    for (const std::int64_t rows : {1, 4, 16, 512}) {
+    for (const std::int64_t rows : {1, 4, 16, 512, 2048}) {
+      if (only_ != 0 && rows != only_) continue;
       const double routed = rows == 1 ? 10 : (rows == 4 ? 39 : (rows == 16 ? 139 : 512));
       time("hyper_read", rows, 13.2,
            [&](Layer& l) { backend_->hyper_read(l.hyper, x_->floats(), rows, u_->floats(), inject_->floats()); });
@@ -161,7 +163,7 @@ class Bench {
         slot.conv = {l.conv->floats(), nullptr};
         backend_->delta_net(l.delta, u_->floats(), {&slot, 1}, rows, y_->floats());
       });
-      for (const std::int64_t position : {2000, 16384, 262144 - 600}) {
+      for (const std::int64_t position : {2000, 16384, 262144 - 2200}) {
         time(fmt::format("attention at {}", position), rows, 29.7 + static_cast<double>(position) * 64e-6,
              [&](Layer& l) {
                const backend::AttentionSlot slot{{0, rows}, position, table_.data(), 0, l.raw->floats()};
@@ -177,7 +179,7 @@ class Bench {
   }
 
  private:
-  static constexpr std::int64_t kMostRows = 512;
+  static constexpr std::int64_t kMostRows = 2048;
 
   MatrixPtr matrix(std::int64_t rows, std::int64_t cols, int bits, std::int64_t count = 1) {
     return must(backend_->upload(source_.affine(rows, cols, bits, count)));
@@ -254,6 +256,7 @@ class Bench {
   }
 
   double seconds_;
+  std::int64_t only_;  ///< number of rows, or 0 for all
   artifact::ModelConfig c_ = geometry();
   std::unique_ptr<Backend> backend_;
   Source source_;
@@ -268,6 +271,6 @@ class Bench {
 }  // namespace
 
 int main(int count, char** arguments) {
-  Bench(count > 1 ? std::atof(arguments[1]) : 0.3).run();
+  Bench(count > 1 ? std::atof(arguments[1]) : 0.3, count > 2 ? std::atoi(arguments[2]) : 0).run();
   return 0;
 }

@@ -1,6 +1,7 @@
 // The device that a command runs on, as the user names it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,6 +19,11 @@ struct DeviceChoice {
 
 /// "cpu", "cuda" (the first device) or "cuda:N". Error: Usage.
 Result<DeviceChoice> parse_device(std::string_view text);
+
+/// Prompt rows of a step when nothing else is asked for: a device reads its weights once for so many more.
+[[nodiscard]] constexpr std::int64_t prompt_chunk(const DeviceChoice& choice) {
+  return choice.cuda ? 2048 : 256;
+}
 
 /// The backend of the choice. `cpu` also holds what both use (the n-gram table) and what only the processor can do.
 /// Errors: those of the backends; Usage for unquantised activations on CUDA.

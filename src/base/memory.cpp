@@ -92,22 +92,29 @@ std::uint64_t available_memory(const std::filesystem::path& root) {
   return available;
 }
 
+std::optional<std::uint64_t> parse_bytes(std::string_view text) {
+  constexpr std::string_view kUnits = "kmgt";
+  std::uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc()) return std::nullopt;
+  std::string unit(rest, end);
+  for (char& c : unit) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  const std::size_t power = unit.empty() ? std::string_view::npos : kUnits.find(unit.front());
+  if (power != std::string_view::npos) unit.erase(0, 1);
+  if (!unit.empty() && unit != "b" && (power == std::string_view::npos || unit != "ib")) return std::nullopt;
+  return checked_mul(value, power == std::string_view::npos ? 1 : std::uint64_t{1} << (10 * (power + 1)));
+}
+
 Result<std::optional<std::uint64_t>> memory_limit() {
-  constexpr std::string_view kUnits = "KMGT";
   const char* variable = std::getenv("LOCKSTEP_MEMORY_LIMIT");
   if (variable == nullptr || *variable == '\0') return std::nullopt;
-  std::string_view text = variable;
-  const std::size_t unit = kUnits.find(text.back());
-  if (unit != std::string_view::npos) text.remove_suffix(1);
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::uint64_t factor = unit == std::string_view::npos ? 1 : std::uint64_t{1} << (10 * (unit + 1));
-  const auto bytes = checked_mul(value, factor);
-  if (error != std::errc() || end != text.data() + text.size() || !bytes) {
+  const std::optional<std::uint64_t> bytes = parse_bytes(variable);
+  if (!bytes) {
     return fail(ErrorKind::Usage, "LOCKSTEP_MEMORY_LIMIT is '{}': give a number of bytes, or one with K, M, G or T",
                 variable);
   }
-  return *bytes;
+  return bytes;
 }
 
 }  // namespace lockstep

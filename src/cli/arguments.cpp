@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <string_view>
+
+#include "base/memory.hpp"
 
 namespace lockstep::cli {
 namespace {
@@ -103,6 +106,19 @@ CLI::Validator whole_number(std::int64_t least, std::uint64_t most) {
         return fmt::format("'{}' is not a whole number from {} to {}", text, least, most);
       },
       "N");
+}
+
+CLI::Validator byte_count(std::uint64_t least) {
+  return CLI::Validator(
+      [least](std::string& text) -> std::string {
+        const std::optional<std::uint64_t> bytes = parse_bytes(text);
+        if (!bytes || *bytes < least) {
+          return fmt::format("'{}' is not a number of bytes from {} on, or one with K, M, G or T", text, least);
+        }
+        text = std::to_string(*bytes);
+        return {};
+      },
+      "BYTES");
 }
 
 CLI::Validator finite_number(double least, double most) {

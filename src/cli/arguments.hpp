@@ -24,6 +24,9 @@ void unmark_values(CLI::App& app);
 /// transform(): the text becomes the plain number.
 [[nodiscard]] CLI::Validator whole_number(std::int64_t least, std::uint64_t most);
 
+/// Numbers of bytes as parse_bytes() reads them, `least` or more. For transform(): the text becomes the plain number.
+[[nodiscard]] CLI::Validator byte_count(std::uint64_t least);
+
 /// Decimal numbers from `least` to `most`; never NaN or infinity. For check().
 [[nodiscard]] CLI::Validator finite_number(double least, double most);
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <random>
 
+#include "backend/device.hpp"
 #include "backend/ngram/ngram_store.hpp"
 #include "base/progress.hpp"
 #include "cli/arguments.hpp"
@@ -97,16 +98,18 @@ Status ChatEngine::check_options() const {
 
 Status ChatEngine::make_decoder() {
   const model::Model& model = *loaded_.model;
+  const std::int64_t chunk = backend::prompt_chunk(LOCKSTEP_TRY(backend::parse_device(engine_options_.device)));
   lanes_.install(model);
   driver_ = decode::make_plain_driver();
   if (lanes_.armed(decode::LaneId::ArPipeline)) driver_ = LOCKSTEP_TRY(decode::make_pipelined_driver());
   if (!lanes_.armed(decode::LaneId::Mtp)) {
     if (options_.accept == "rejection") return fail(ErrorKind::Usage, "--accept rejection needs speculative decoding");
-    decoder_ = LOCKSTEP_TRY(decode::make_plain_decoder(model));
+    decoder_ = LOCKSTEP_TRY(decode::make_plain_decoder(model, chunk));
     return {};
   }
   decode::SpeculativeOptions speculative;
   speculative.depth = options_.depth;
+  speculative.prefill_chunk = chunk;
   speculative.capture = lanes_.armed(decode::LaneId::GdnCapture);
   speculative.short_head = lanes_.armed(decode::LaneId::Frspec);
   decoder_ = LOCKSTEP_TRY(decode::make_speculative_decoder(model, speculative));

@@ -43,11 +43,6 @@ Status check_device_memory(const artifact::Artifact& artifact, const engine::Loa
   return engine::check_fits(plan, info.free_memory, device.text(), artifact.directory().string());
 }
 
-/// What CLI11 would read as a huge size.
-std::string not_negative(const std::string& text) {
-  return text.find('-') == std::string::npos ? "" : "a size cannot be negative: " + text;
-}
-
 }  // namespace
 
 void add_engine_options(CLI::App& command, EngineOptions& options) {
@@ -64,9 +59,7 @@ void add_engine_options(CLI::App& command, EngineOptions& options) {
       ->check(CLI::IsMember({"resident", "streamed", "auto"}))
       ->capture_default_str();
   command.add_option("--ple-cache", options.ple_cache, "Cache of the streamed n-gram table (default: 512M)")
-      ->transform(CLI::AsSizeValue(false))
-      ->transform(CLI::Validator(not_negative, ""))  // the last transform added is the first applied
-      ->type_name("BYTES");
+      ->transform(byte_count(0));
   add_force_memory_option(command, options.force_memory);
 }
 

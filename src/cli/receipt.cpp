@@ -68,6 +68,7 @@ OrderedJson verify_receipt(const artifact::Artifact& artifact, const decode::Gat
   json["seed"] = options.seed;
   json["tokens_per_request"] = options.tokens;
   json["reference_ids_sha256"] = report.digest;
+  json["reference_requests"] = report.requests;
   std::string texts;
   OrderedJson answers = OrderedJson::array();
   for (const decode::GateAnswer& answer : report.answers) {
@@ -111,6 +112,11 @@ std::string verify_table(const decode::GateReport& report) {
   for (const decode::LaneReport& lane : report.lanes) {
     text += fmt::format("{:<20} {:>9}  {}; {}\n", lane.lane->name, lane.run.engaged, decode::verdict_text(lane.verdict),
                         lane.run.detail);
+  }
+  // Of fewer requests it is another digest, which says nothing beside that of a whole run.
+  if (report.answers.size() < report.requests) {
+    return text + fmt::format("reference ids: no digest, {} of {} requests were tried\n", report.answers.size(),
+                              report.requests);
   }
   return text + fmt::format("reference ids sha256 {}\n", report.digest);
 }

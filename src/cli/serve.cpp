@@ -25,6 +25,7 @@ struct Options {
   server::ServerOptions server;
   std::vector<std::string> disabled, keys, key_files;
   std::string bank_directory;
+  std::int64_t prefill_chunk = 0;  ///< 0: what suits the device
   bool no_bank = false;
 };
 
@@ -85,6 +86,9 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
   enter(progress, 3, "engine");
   engine::Options engine_options = options.engine;
   engine_options.vocab = vocab;
+  engine_options.prefill_chunk = options.prefill_chunk != 0
+                                     ? options.prefill_chunk
+                                     : backend::prompt_chunk(LOCKSTEP_TRY(backend::parse_device(options.model.device)));
   engine_options.identity = LOCKSTEP_TRY(engine::model_identity(artifact)) + " " + options.model.state;
   engine_options.capture = lanes.armed(decode::LaneId::GdnCapture);
   engine_options.short_head = lanes.armed(decode::LaneId::Frspec);
@@ -101,7 +105,8 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
                            .lanes = {},
                            .engine = nullptr});
   for (const decode::LaneInfo& lane : decode::known_lanes()) {
-    context->lanes.push_back({std::string(lane.name), decode::verdict_text(lanes.verdict(lane.id))});
+    context->lanes.push_back(
+        {std::string(lane.name), decode::verdict_text(lanes.verdict(lane.id)), lane.health != nullptr});
   }
   LOCKSTEP_TRY(size_states(options.model.device, engine_options));
   context->engine = LOCKSTEP_TRY(engine::make_engine(model, engine_options));
@@ -142,15 +147,7 @@ Status serve(Options& options) {
 }
 
 CLI::Option* add_bytes(CLI::App& command, const std::string& name, std::uint64_t& bytes, const std::string& text) {
-  return command.add_option(name, bytes, text)
-      ->transform(CLI::AsSizeValue(false))
-      ->transform(CLI::Validator(
-          [](const std::string& given) {
-            return given.find('-') == std::string::npos ? "" : "a size cannot be negative: " + given;
-          },
-          ""))  // the last transform added is the first applied
-      ->check(CLI::Validator([](const std::string& given) { return given == "0" ? "must be at least 1" : ""; }, ""))
-      ->type_name("BYTES");
+  return command.add_option(name, bytes, text)->transform(byte_count(1));
 }
 
 CLI::Option* add_number(CLI::App& command, const std::string& name, std::int64_t& number, std::int64_t least,
@@ -211,7 +208,9 @@ void add_scheduling_options(CLI::App& command, Options& options) {
   engine::Options& engine = options.engine;
   add_number(command, "--parallel", engine.parallel, 1, 256, "Answers that are written at the same time");
   add_number(command, "--queue", engine.queue, 0, 65536, "Requests that wait at most; more get 429");
-  add_number(command, "--prefill-chunk", engine.prefill_chunk, 1, 4096, "Prompt tokens of a step");
+  command
+      .add_option("--prefill-chunk", options.prefill_chunk, "Prompt tokens of a step (default: 256, on a device 2048)")
+      ->transform(whole_number(1, 4096));
   add_number(command, "--mixed-chunk", engine.mixed_chunk, 1, 4096, "The same beside running answers");
   add_number(command, "--depth", engine.depth, 0, decode::kMaxDepth, "Draft tokens a cycle; 0 decodes plainly");
   add_number(command, "--busy-above", engine.busy_above, 0, 256, "Answers above which --busy-depth holds");

@@ -67,7 +67,10 @@ Status verify(const Options& options) {
   }
   LOCKSTEP_TRY(write_stdout(options.json ? receipt : verify_table(report)));
   if (report.passed() && !report.complete()) {
-    complain("not every case was tried, or a lane found nothing to do; a larger --seconds or --tokens tries more");
+    const bool cut = std::ranges::any_of(report.gates, [](const auto& gate) { return gate.cases < gate.planned; });
+    complain(
+        cut ? "the time was over before every case was tried (exit code 0 all the same); a larger --seconds tries more"
+            : "a lane found nothing to do (exit code 0 all the same); a larger --tokens tries more");
   }
   return verify_verdict(report);
 }

@@ -68,8 +68,9 @@ struct GateReport {
   /// What ran in all cases together. The verdict is that on this model; ar_pipeline, which has a gate of its own
   /// without mtp, is armed there.
   std::vector<LaneReport> lanes;
-  std::string digest;               ///< SHA-256 over the reference's ids of all requests, in order
+  std::string digest;               ///< SHA-256 over the ids of `answers`, in order
   std::vector<GateAnswer> answers;  ///< of the requests that were tried with bf16 state
+  std::size_t requests = 0;         ///< how many there are to try
   std::vector<std::string> instruction_sets;
   std::vector<std::size_t> thread_counts;
   std::vector<artifact::FileHash> files;  ///< with GateOptions::hash

@@ -19,6 +19,7 @@ namespace lockstep::server {
 
 struct LaneReport {
   std::string name, verdict;
+  bool can_fail = false;  ///< what poisons an engine, a failed read of the n-gram table, poisons the lane as well
 };
 
 struct ModelContext {

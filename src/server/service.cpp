@@ -154,9 +154,7 @@ std::pair<OrderedJson, bool> Service::health() const {
     const std::lock_guard lock(mutex_);
     for (const LaneReport& lane : loaded->lanes) {
       const auto ran = lane_counts_.find(lane.name);
-      // Their route is the n-gram table, and a failed read of it is what poisons an engine.
-      const bool route = lane.name == "ple_cached_aux" || lane.name == "ar_pipeline";
-      const bool failed = poisoned && route && lane.verdict == "armed";
+      const bool failed = poisoned && lane.can_fail && lane.verdict == "armed";
       out["lanes"].push_back({{"name", lane.name},
                               {"verdict", failed ? "poisoned (" + statistics.poisoned + ")" : lane.verdict},
                               {"engaged", ran == lane_counts_.end() ? std::uint64_t{0} : ran->second}});

@@ -101,6 +101,29 @@ TEST_F(Cuda, DenseProducts) {
   EXPECT_TRUE(cuda->status());
 }
 
+/// Enough rows on both sides for tiles.
+TEST_F(Cuda, ProductsOfManyRows) {
+  const auto cpu = open_cpu();
+  const auto cuda = next();
+  Source source(40);
+  WeightStore store(41);
+  for (const int bits : {3, 4, 8}) {
+    for (const std::int64_t cols : {64, 128, 192, 640, 1152}) {
+      const std::int64_t rows = 1030 + source.below(100);
+      const std::int64_t tokens = 450 + source.below(100);
+      compare_product(*cpu, *cuda, store.affine(rows, cols, bits, 1, 64), tokens, source,
+                      fmt::format("{} bits, [{}, {}], {} tokens", bits, rows, cols, tokens));
+    }
+  }
+  for (const std::int64_t cols : {32, 96, 256, 320, 544, 1024}) {
+    const std::int64_t rows = 290 + source.below(40);
+    const std::int64_t tokens = 230 + source.below(40);
+    compare_product(*cpu, *cuda, store.dense(rows, cols, artifact::DType::BF16), tokens, source,
+                    fmt::format("dense [{}, {}], {} tokens", rows, cols, tokens));
+  }
+  EXPECT_TRUE(cuda->status());
+}
+
 TEST_F(Cuda, NonFiniteGroupsGiveNotANumber) {
   const auto cpu = open_cpu();
   const auto cuda = next();
@@ -213,7 +236,7 @@ TEST_F(Cuda, DimensionsOf32And64) {
 }
 
 /// A mixture of experts like the published one, with every matrix in groups of 64.
-TEST_F(Cuda, SingleRowsOfExperts) {
+TEST_F(Cuda, ExpertsInGroupsOf64) {
   artifact::ModelConfig c = wide_config();
   Pair pair(30, next(), StateType::BF16, c);
   std::list<WeightStore> kept;  // the CPU reads the weights where they are
@@ -236,7 +259,7 @@ TEST_F(Cuda, SingleRowsOfExperts) {
   Side cpu(pair.cpu, 1, 1, StateType::BF16);
   Side cuda(pair.device, 1, 1, StateType::BF16);
   Source source(33);
-  for (const std::int64_t rows : {1, 1, 1, 2, 7}) {
+  for (const std::int64_t rows : {1, 1, 1, 2, 7, 30, 150, 400}) {
     const auto u = source.values(rows * c.hidden_size);
     expect_same(fmt::format("experts, {} rows", rows), cpu.experts(u, rows), cuda.experts(u, rows));
   }

@@ -78,5 +78,18 @@ TEST(AvailableMemoryOfThisMachine, IsKnown) {
   EXPECT_LT(available_memory(), UINT64_MAX);
 }
 
+TEST(Bytes, AreReadWithUnitsOrNotAtAll) {
+  EXPECT_EQ(parse_bytes("0"), 0U);
+  EXPECT_EQ(parse_bytes("4096"), 4096U);
+  for (const char* text : {"3k", "3K", "3kb", "3KB", "3KiB"}) EXPECT_EQ(parse_bytes(text), 3U * 1024) << text;
+  EXPECT_EQ(parse_bytes("7b"), 7U);
+  EXPECT_EQ(parse_bytes("2T"), std::uint64_t{2} << 40);
+  EXPECT_EQ(parse_bytes("18446744073709551615"), UINT64_MAX);
+  for (const char* text : {"", "K", "-1", "+1", "1.5", " 1", "1 K", "1X", "1ib", "1KK", "18446744073709551616",
+                           "16777216T", "99999999999999999999", "0x10"}) {
+    EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -46,6 +46,9 @@ TEST_F(Ple, WrongValuesAreWrongUsage) {
                                              {"--ple-cache", "many"},
                                              {"--ple-cache", "-1"},
                                              {"--ple-cache", "99999999999999T"},
+                                             {"--ple-cache", "99999999999999999999"},
+                                             {"--ple-cache", ""},
+                                             {"--ple-cache", "1.5"},
                                              {"--ple", "streamed", "--ple-cache", "10"}}) {
     const Outcome result = logits(wrong, "out");
     EXPECT_EQ(result.exit_code, 2) << wrong.back() << ": " << result.err;

@@ -6,6 +6,7 @@
 #include "engine/fixture.hpp"
 #include "engine/memory_plan.hpp"
 #include "engine/metered_backend.hpp"
+#include "support/cases.hpp"
 
 namespace lockstep::engine {
 namespace {
@@ -71,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Memory, testing::Values(kToyPack, kToyHf), test
 TEST(OutOfMemory, InsideAStepFailsThatRequestOnly) {
   int failed = 0;
   int finished = 0;
-  for (unsigned seed = 0; seed < 12; ++seed) {
+  for (unsigned seed = 0; seed < test::cases(12); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     MeteredModel metered(kToyPack);
@@ -121,7 +122,9 @@ TEST(OutOfMemory, InsideAStepFailsThatRequestOnly) {
     ASSERT_TRUE(engine->wait_idle(60));
     EXPECT_EQ(engine->stats().reserved_bytes, 0U);
   }
-  EXPECT_GT(failed, 0);
+  if (test::usual_cases()) {
+    EXPECT_GT(failed, 0);
+  }
   std::printf("%d failed, %d finished\n", failed, finished);
 }
 

@@ -330,9 +330,9 @@ TEST(Equality, IndexScores) {
 
 TEST(Equality, Attention) {
   for_seeds(150, [](Random& random) {
-    const std::int64_t dim = random.chance(3) ? 64 : random.between(1, 140);
+    const std::int64_t dim = random.chance(2) ? 32 * random.between(1, 8) : random.between(1, 140);
     const std::int64_t kv_heads = random.between(1, 3);
-    const std::int64_t heads = random.between(1, 6);
+    const std::int64_t heads = random.between(1, 9);
     const std::int64_t pages = random.between(1, 5);
     const Style style = random.pick(kStyles);
     const OwnedPages keys(random, pages, kv_heads, dim, 1, 4, random.pick(kStateTypes), style);

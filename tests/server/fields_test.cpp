@@ -333,7 +333,11 @@ TEST(Fields, NumbersOutOfRangeAreSaidToBeThat) {
   std::string many;
   for (int i = 0; i < 1025; ++i) many += fmt::format("{}\"{}\":1", i == 0 ? "" : ",", i);
   EXPECT_EQ(message("logit_bias", ("{" + many + "}").c_str()),
-            " the request's body: the JSON object 'logit_bias' has more than 1024 members");
+            "logit_bias the request's body: the JSON object 'logit_bias' has more than 1024 members");
+  EXPECT_EQ(message("x", ("[0, [], {\"y\": [[{\"z\": 1}], {" + many + "}]}]").c_str()).substr(0, 10), "x[2].y[1] ")
+      << "arrays count, what ended does not";
+  EXPECT_EQ(message("x", ("[{}, " + std::string(100, '[') + std::string(100, ']') + "]").c_str()).substr(0, 1), " ")
+      << "depth is no field's fault";
   EXPECT_NE(message("temperature", "1e999").find("1e999"), std::string::npos);
   EXPECT_NE(message("temperature", "NaN"), "taken");
 }

@@ -45,7 +45,7 @@ class TestServer {
                                .identity = {{"id", "demo"}},
                                .fingerprint = "lockstep-test",
                                .device = "fake",
-                               .lanes = {{"mtp", "armed"}},
+                               .lanes = {{"mtp", "armed"}, {"ple_cached_aux", "armed", true}},
                                .engine = std::move(engine)});
     };
     auto started = server::Server::start(std::move(options), loader, announce);

@@ -158,44 +158,77 @@ void CpuBackend::pool_group(const AttentionWeights& weights, const AttentionSlot
 
 void CpuBackend::select_positions(const AttentionWeights& weights, const BoundSlot& bound, const float* index_qk,
                                   std::int32_t* positions, std::int64_t* counts) {
+  const std::int64_t rows = bound.slot.run.rows;
+  const std::int64_t budget = config_.indexer_budget / config_.indexer_ratio;
+  const std::int64_t query = config_.indexer_heads * config_.indexer_dim;
+  const std::int64_t most_groups = (bound.slot.position + rows) / config_.indexer_ratio;
+  // With enough rows each thread takes some, so that sorting is shared too; few rows share the scores of each.
+  const auto threads = static_cast<std::int64_t>(pool_.threads());
+  const std::int64_t choosing = rows - bound.first_choice;
+  const bool by_rows = choosing >= 2 * threads && choosing * most_groups * query >= min_work_;
+  const std::int64_t teams = by_rows ? threads : 1;
+  const auto places = static_cast<std::size_t>(teams * (most_groups + 1));
+  float* q = scratch_[6].floats(static_cast<std::size_t>(teams * query));
+  float* scores = scratch_[7].floats(places);
+  order_.resize(std::max(order_.size(), places));
+  chosen_.resize(std::max(chosen_.size(), static_cast<std::size_t>(teams * budget)));
+  const auto team = [&](std::int64_t index) {
+    return RowChoice{q + index * query, scores + index * (most_groups + 1), chosen_.data() + index * budget,
+                     order_.data() + index * (most_groups + 1), !by_rows};
+  };
+  for (std::int64_t t = 0; t < (by_rows ? bound.first_choice : rows); ++t) {
+    select_row(weights, bound, index_qk, t, team(0), positions, counts);
+  }
+  if (!by_rows) return;
+  // Later rows see more groups: threads take turns.
+  parallel(threads, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      for (std::int64_t t = bound.first_choice + i; t < rows; t += threads) {
+        select_row(weights, bound, index_qk, t, team(i), positions, counts);
+      }
+    }
+  });
+}
+
+/// The positions that row t of a run attends to.
+void CpuBackend::select_row(const AttentionWeights& weights, const BoundSlot& bound, const float* index_qk,
+                            std::int64_t t, const RowChoice& choice, std::int32_t* positions, std::int64_t* counts) {
   const AttentionSlot& slot = bound.slot;
   const std::int64_t ratio = config_.indexer_ratio;
   const std::int64_t budget = config_.indexer_budget / ratio;
   const std::int64_t heads = config_.indexer_heads;
   const std::int64_t index_dim = config_.indexer_dim;
-  const std::int64_t most_groups = (slot.position + slot.run.rows) / ratio;
-  const auto eps = static_cast<float>(config_.rms_norm_eps);
-  float* q = scratch_[6].floats(static_cast<std::size_t>(heads * index_dim));
-  float* scores = scratch_[7].floats(static_cast<std::size_t>(most_groups + 1));
-  order_.resize(std::max(order_.size(), static_cast<std::size_t>(most_groups + 1)));
-  chosen_.resize(std::max(chosen_.size(), static_cast<std::size_t>(budget)));
-  for (std::int64_t t = 0; t < slot.run.rows; ++t) {
-    const std::int64_t row = slot.run.first_row + t;
-    const std::int64_t position = slot.position + t;
-    const std::int64_t groups = (position + 1) / ratio;
-    std::int32_t* list = positions + row * max_attended();
-    std::int64_t count = 0;
-    const auto take = [&](std::int64_t first, std::int64_t n) {
-      for (std::int64_t i = 0; i < n; ++i) list[count++] = static_cast<std::int32_t>(first + i);
-    };
-    if (groups <= budget) {
-      take(0, groups * ratio);
-    } else {
-      const float* source = index_qk + row * (heads + 1) * index_dim;
-      for (std::int64_t h = 0; h < heads; ++h) {
-        kernels_.norm_rope(source + h * index_dim, weights.index_q_norm->floats(), index_dim, eps, rotation(position),
-                           q + h * index_dim);
-      }
-      parallel(groups, grain(heads * index_dim), [&](std::int64_t begin, std::int64_t end) {
-        kernels_.index_scores(bound.keys, q, heads, begin, end, scores);
-      });
-      kernels_.top_k(scores, groups, budget, chosen_.data(), order_.data());
-      std::sort(chosen_.begin(), chosen_.begin() + budget);
-      for (std::int64_t i = 0; i < budget; ++i) take(chosen_[static_cast<std::size_t>(i)] * ratio, ratio);
+  const std::int64_t row = slot.run.first_row + t;
+  const std::int64_t position = slot.position + t;
+  const std::int64_t groups = (position + 1) / ratio;
+  std::int32_t* list = positions + row * max_attended();
+  std::int64_t count = 0;
+  const auto take = [&](std::int64_t first, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) list[count++] = static_cast<std::int32_t>(first + i);
+  };
+  if (groups <= budget) {
+    take(0, groups * ratio);
+  } else {
+    const float* source = index_qk + row * (heads + 1) * index_dim;
+    const auto eps = static_cast<float>(config_.rms_norm_eps);
+    for (std::int64_t h = 0; h < heads; ++h) {
+      kernels_.norm_rope(source + h * index_dim, weights.index_q_norm->floats(), index_dim, eps, rotation(position),
+                         choice.q + h * index_dim);
     }
-    take(groups * ratio, position + 1 - groups * ratio);
-    counts[row] = count;
+    const auto score = [&](std::int64_t begin, std::int64_t end) {
+      kernels_.index_scores(bound.keys, choice.q, heads, begin, end, choice.scores);
+    };
+    if (choice.share) {
+      parallel(groups, grain(heads * index_dim), score);
+    } else {
+      score(0, groups);
+    }
+    kernels_.top_k(choice.scores, groups, budget, choice.chosen, choice.order);
+    std::sort(choice.chosen, choice.chosen + budget);
+    for (std::int64_t i = 0; i < budget; ++i) take(choice.chosen[i] * ratio, ratio);
   }
+  take(groups * ratio, position + 1 - groups * ratio);
+  counts[row] = count;
 }
 
 void CpuBackend::attend_rows(const float* q, const std::int32_t* positions, const std::int64_t* counts,

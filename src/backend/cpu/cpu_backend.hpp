@@ -146,6 +146,15 @@ class CpuBackend final : public Backend {
   void pool_group(const AttentionWeights& weights, const AttentionSlot& slot, std::int64_t group);
   void select_positions(const AttentionWeights& weights, const BoundSlot& bound, const float* index_qk,
                         std::int32_t* positions, std::int64_t* counts);
+  /// Where one row is chosen: [heads, index dim], [groups], [budget], [groups]. `share`: threads share its scores.
+  struct RowChoice {
+    float *q, *scores;
+    std::int32_t* chosen;
+    std::uint64_t* order;
+    bool share;
+  };
+  void select_row(const AttentionWeights& weights, const BoundSlot& bound, const float* index_qk, std::int64_t t,
+                  const RowChoice& choice, std::int32_t* positions, std::int64_t* counts);
   Status install_lanes();
   // The lane qsa_pooled_rowsel (pooled_rowsel.cpp) in place of select_positions().
   void stream_positions(const AttentionWeights& weights, const BoundSlot& bound, const float* index_qk,

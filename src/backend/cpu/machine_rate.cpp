@@ -2,9 +2,12 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 namespace lockstep::backend {
@@ -55,21 +58,54 @@ double ReadTest::run() {
   return right ? static_cast<double>(bytes_) / seconds : 0.0;
 }
 
-double integer_peak(const kernels::Kernels& kernels, ThreadPool& pool) {
-  constexpr std::int64_t kRounds = 200000;
-  if (kernels.integer_peak == nullptr) return 0;
-  std::vector<double> done(pool.threads());
-  double best = 0;
-  for (int repetition = 0; repetition < 5; ++repetition) {
-    const auto start = std::chrono::steady_clock::now();
-    pool.parallel_for(done.size(), 1, [&](std::size_t begin, std::size_t end) {
-      for (std::size_t i = begin; i < end; ++i) done[i] = kernels.integer_peak(kRounds);
-    });
-    const double seconds = seconds_since(start);
-    double sum = 0;
-    for (const double d : done) sum += d;
-    best = sum / seconds > best ? sum / seconds : best;
+namespace {
+
+/// One measurement of `rounds` rounds on every thread at once, in multiply-adds a second, and how long it took. Threads
+/// wait for one another before the clock starts, so that waking them is not counted; the clock stops with the last one.
+double peak_once(const kernels::Kernels& kernels, ThreadPool& pool, std::int64_t rounds, double& seconds) {
+  struct alignas(64) Share {
+    double work = 0;
+    std::chrono::steady_clock::time_point start, end;
+  };
+  std::vector<Share> shares(pool.threads());
+  std::atomic<std::size_t> arrived{0};
+  pool.parallel_for(shares.size(), 1, [&](std::size_t begin, std::size_t end) {
+    kernels.integer_peak(rounds / 16 + 1);  // until the clock frequency has settled
+    arrived.fetch_add(1);
+    while (arrived.load() < shares.size()) std::this_thread::yield();
+    for (std::size_t i = begin; i < end; ++i) {
+      shares[i].start = std::chrono::steady_clock::now();
+      shares[i].work = kernels.integer_peak(rounds);
+      shares[i].end = std::chrono::steady_clock::now();
+    }
+  });
+  double work = 0;
+  auto first = shares[0].start;
+  auto last = shares[0].end;
+  for (const Share& share : shares) {
+    work += share.work;
+    first = std::min(first, share.start);
+    last = std::max(last, share.end);
   }
+  seconds = std::chrono::duration<double>(last - first).count();
+  return work / seconds;
+}
+
+}  // namespace
+
+double integer_peak(const kernels::Kernels& kernels, ThreadPool& pool) {
+  constexpr double kLeastSeconds = 0.02;
+  constexpr int kRepetitions = 9;
+  if (kernels.integer_peak == nullptr) return 0;
+  std::int64_t rounds = 10000;
+  double seconds = 0;
+  for (int doubling = 0; doubling < 16; ++doubling) {
+    peak_once(kernels, pool, rounds, seconds);
+    if (seconds >= kLeastSeconds) break;
+    rounds *= 2;
+  }
+  double best = 0;
+  for (int i = 0; i < kRepetitions; ++i) best = std::max(best, peak_once(kernels, pool, rounds, seconds));
   return best;
 }
 

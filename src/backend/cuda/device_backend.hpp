@@ -153,6 +153,8 @@ class DeviceBackend final : public Backend {
   void lookup(const Matrix& matrix, std::span<const std::int32_t> ids, std::int64_t copies, float* out);
   /// Whether the kernels of a few rows serve this site.
   bool hyper_few(const HyperWeights& weights, const float* x, std::int64_t rows, float* u, float* inject);
+  /// A site's products of its many normed rows n in one launch; false when they are not for that.
+  bool multiply_both(const HyperWeights& weights, const float* n, std::int64_t rows, float* low, float* inject);
   [[nodiscard]] kernels::cuda::DeltaShape delta_shape() const;
   [[nodiscard]] kernels::cuda::AttentionShape attention_shape() const;
   /// Positions and page tables on the device; nothing moves when they are those of the last call.

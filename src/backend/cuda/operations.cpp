@@ -6,6 +6,7 @@
 #include "kernels/cuda/few_delta.hpp"
 #include "kernels/cuda/hyper.hpp"
 #include "kernels/cuda/residual.hpp"
+#include "kernels/cuda/tiles.hpp"
 
 namespace lockstep::backend {
 namespace {
@@ -77,6 +78,16 @@ bool DeviceBackend::hyper_few(const HyperWeights& weights, const float* x, std::
   return true;
 }
 
+bool DeviceBackend::multiply_both(const HyperWeights& weights, const float* n, std::int64_t rows, float* low,
+                                  float* inject) {
+  const auto& down = static_cast<const DeviceMatrix&>(*weights.down);
+  const auto& few = static_cast<const DeviceMatrix&>(*weights.inject);
+  if (down.quantised || few.quantised || few.dense.wide || !cuda::dense_tiles_take(down.dense, rows)) return false;
+  const std::array<cuda::DenseTileProduct, 2> products{{{&down.dense, low}, {&few.dense, inject}}};
+  cuda::dense_tiles(queue_, products, n, rows);
+  return true;
+}
+
 void DeviceBackend::hyper_read(const HyperWeights& weights, const float* x, std::int64_t rows, float* u,
                                float* inject) {
   if (hyper_few(weights, x, rows, u, inject)) return;
@@ -90,7 +101,7 @@ void DeviceBackend::hyper_read(const HyperWeights& weights, const float* x, std:
   Input normed(*this, n, rows, wide);
   if (inject == nullptr) {
     multiply({{*weights.down, normed, low}});
-  } else {
+  } else if (!multiply_both(weights, n, rows, low, inject)) {
     multiply({{*weights.down, normed, low}, {*weights.inject, normed, inject}});
   }
   cuda::silu_divided(queue_, low, rows * lowrank, static_cast<float>(config_.streams));
@@ -258,7 +269,7 @@ cuda::AttentionWeightVectors norms(const AttentionWeights& weights) {
 }
 
 /// Rows whose partial results exist at the same time.
-constexpr std::int64_t kPieceRows = 64;
+constexpr std::int64_t kPieceRows = 256;
 
 }  // namespace
 
@@ -345,6 +356,7 @@ void DeviceBackend::experts_into(const MoeWeights& weights, const float* u, std:
               side_matrix.quantised ? nullptr : &side);
   cuda::Selection into{lists.runs, lists.run_count, std::min(config_.experts, pairs), lists.rows_of, nullptr};
   into.single = rows == 1;
+  into.pairs = pairs;
   multiply({{*weights.gate, input, gate, &into},
             {*weights.up, input, up, &into},
             {*weights.shared_gate, input, shared_gate},

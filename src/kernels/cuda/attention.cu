@@ -8,7 +8,6 @@ namespace {
 constexpr int kMaxRuns = 16;
 constexpr int kPage = 64;
 constexpr int kBlock = 64;  ///< attended positions of a block
-constexpr int kHeadsPerPart = 4;
 
 struct StoreParams {
   AttentionRun runs[kMaxRuns];
@@ -231,6 +230,80 @@ __global__ void __launch_bounds__(32 * kWarps) score_kernel(AttendParams p) {
   }
 }
 
+constexpr int kScoreRows = 16;  ///< of a block of score_rows_kernel
+constexpr int kScoreHeads = 4;
+constexpr int kScoreDim = 128;
+
+/// score_kernel for many rows of kScoreHeads index heads of kScoreDim: a warp keeps the keys of its groups in registers
+/// and goes through the rows. Blocks in y are kScoreRows rows.
+__global__ void __launch_bounds__(32 * kWarps) score_rows_kernel(AttendParams p) {
+  __shared__ float query[kScoreRows][kScoreHeads * kScoreDim];
+  trigger_next_grid();
+  wait_previous_grid();
+  const AttentionShape& s = p.shape;
+  const int in_piece = static_cast<int>(blockIdx.y) * kScoreRows;
+  const int rows = p.rows - in_piece < kScoreRows ? p.rows - in_piece : kScoreRows;
+  const float* from = p.index_q + static_cast<std::int64_t>(p.first_row + in_piece) * (kScoreHeads * kScoreDim);
+  for (int i = static_cast<int>(threadIdx.x); i < rows * kScoreHeads * kScoreDim; i += static_cast<int>(blockDim.x)) {
+    query[i / (kScoreHeads * kScoreDim)][i % (kScoreHeads * kScoreDim)] = from[i];
+  }
+  __syncthreads();
+  const int lane = lane_id();
+  const float scale = canon_rsqrt(static_cast<float>(kScoreDim));
+  const int per_page = kPage / s.ratio;
+  const std::int64_t first =
+      (static_cast<std::int64_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32) * kGroupsPerWarp;
+  float keys[kGroupsPerWarp][kScoreDim / 32];
+  int loaded = -1;  // run of the keys
+#pragma unroll 1
+  for (int row = 0; row < rows; ++row) {
+    int r = 0;
+    while (p.first_row + in_piece + row >= p.runs[r].first_row + p.runs[r].rows) ++r;
+    const std::int64_t run_start = *p.runs[r].position;
+    const std::int64_t groups = (run_start + p.first_row + in_piece + row - p.runs[r].first_row + 1) / s.ratio;
+    if (groups <= s.budget || first >= groups) continue;
+    if (r != loaded) {
+      loaded = r;
+      // Groups that only later rows have exist as well.
+      const std::int64_t last = (run_start + p.runs[r].rows) / s.ratio - 1;
+#pragma unroll
+      for (int j = 0; j < kGroupsPerWarp; ++j) {
+        const std::int64_t g = first + j < last ? first + j : last;
+        const std::byte* page = p.runs[r].pages[g / per_page] + p.runs[r].layer_offset + s.index_offset;
+#pragma unroll
+        for (int i = 0; i < kScoreDim / 32; ++i) {
+          keys[j][i] = load_element(page, s.type, g % per_page * kScoreDim + 32 * i + lane);
+        }
+      }
+    }
+    float sums[32];  // [group][head]
+#pragma unroll
+    for (int i = 0; i < 32; ++i) sums[i] = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kScoreDim / 32; ++i) {
+#pragma unroll
+      for (int h = 0; h < kScoreHeads; ++h) {
+        const float q = query[row][h * kScoreDim + 32 * i + lane];
+#pragma unroll
+        for (int j = 0; j < kGroupsPerWarp; ++j) {
+          sums[j * kScoreHeads + h] = canon_fma(q, keys[j][i], sums[j * kScoreHeads + h]);
+        }
+      }
+    }
+    const float dot = fold_transposed(sums, lane);
+    const float part = dot > 0.0F ? dot : dot * 0.0F;  // keeps NaN
+    float total = 0.0F;                                // of group lane / kScoreHeads
+#pragma unroll
+    for (int h = 0; h < kScoreHeads; ++h) {
+      total += __shfl_sync(kAllLanes, part, lane / kScoreHeads * kScoreHeads + h);
+    }
+    const std::int64_t g = first + lane / kScoreHeads;
+    if (lane % kScoreHeads == 0 && g < groups) {
+      p.scratch.scores[(in_piece + row) * p.scratch.most_groups + g] = total * scale;
+    }
+  }
+}
+
 constexpr int kSelectThreads = 1024;
 
 __device__ __forceinline__ unsigned ordered_bits(float value) {
@@ -342,30 +415,37 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(AttendParams p) 
 
 constexpr int kAttendThreads = 256;
 constexpr int kKeysPerWarp = kBlock / (kAttendThreads / 32);
+constexpr int kFewHeads = 4;  ///< query heads of a block
+constexpr int kManyHeads = 12;
+constexpr int kWideDim = 256;  ///< of the kernel for many heads
+constexpr int kWideRows = 8;
 
-/// One block of attended positions for up to kHeadsPerPart query heads of one
-/// key head. Grid: x blocks, y parts of the heads, z rows. The partial result
-/// is [dim] values, maximum, sum.
-template <bool kStaged>
-__global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) {
-  extern __shared__ float4 storage[];  // queries [kHeadsPerPart, dim]; staged:
+/// One block of attended positions for up to kHeads query heads, a multiple of
+/// four, of one key head. Grid: x blocks, y parts of the heads, z rows. The
+/// partial result is [dim] values, maximum, sum. kDim: the dimension, or 0 for
+/// any.
+template <bool kStaged, int kHeads, int kDim>
+__global__ void __launch_bounds__(kAttendThreads, 2) attend_kernel(AttendParams p) {
+  extern __shared__ float4 storage[];  // queries [kHeads, dim]; staged:
                                        // keys and values [kBlock, dim] in bf16
   trigger_next_grid();
   wait_previous_grid();
   auto* query = reinterpret_cast<float*>(storage);
-  __shared__ float scores[kHeadsPerPart][kBlock];
+  __shared__ float scores[kHeads][kBlock];
+  __shared__ float4 shares[kBlock][kHeads / 4];  // of a key in the sums: those of four heads lie together
   __shared__ const std::byte* rows[kBlock];
   const AttentionShape& s = p.shape;
+  const int dim = kDim != 0 ? kDim : s.dim;
   const int count = p.scratch.counts[blockIdx.z];
   const int begin = static_cast<int>(blockIdx.x) * kBlock;
   if (begin >= count) return;
   const int size = count - begin < kBlock ? count - begin : kBlock;
   const int shared = s.heads / s.kv_heads;
-  const int parts = (shared + kHeadsPerPart - 1) / kHeadsPerPart;
+  const int parts = (shared + kHeads - 1) / kHeads;
   const int kv_head = static_cast<int>(blockIdx.y) / parts;
-  const int head0 = kv_head * shared + static_cast<int>(blockIdx.y) % parts * kHeadsPerPart;
+  const int head0 = kv_head * shared + static_cast<int>(blockIdx.y) % parts * kHeads;
   const int left = (kv_head + 1) * shared - head0;
-  const int heads = left < kHeadsPerPart ? left : kHeadsPerPart;
+  const int heads = left < kHeads ? left : kHeads;
   const int row = p.first_row + static_cast<int>(blockIdx.z);
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -374,15 +454,15 @@ __global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) 
   const std::int32_t* positions = p.scratch.positions + static_cast<std::int64_t>(blockIdx.z) * s.width() + begin;
   if (thread < kBlock) {
     const std::int64_t position = positions[thread < size ? thread : 0];
-    const std::int64_t at = (position % kPage * s.kv_heads + kv_head) * s.dim;
+    const std::int64_t at = (position % kPage * s.kv_heads + kv_head) * dim;
     rows[thread] =
         place.run->pages[position / kPage] + place.run->layer_offset + at * (s.type == ElementType::F32 ? 4 : 2);
   }
-  auto* staged_keys = reinterpret_cast<std::uint16_t*>(query + kHeadsPerPart * s.dim);
-  auto* staged_values = staged_keys + kBlock * s.dim;
+  auto* staged_keys = reinterpret_cast<std::uint16_t*>(query + kHeads * dim);
+  auto* staged_values = staged_keys + kBlock * dim;
   if constexpr (kStaged) {
     __syncthreads();
-    const int pieces = s.dim / 8;  // of 16 bytes
+    const int pieces = dim / 8;  // of 16 bytes
     for (int i = thread; i < size * pieces; i += kAttendThreads) {
       copy_soon(staged_keys + i * 8, rows[i / pieces] + s.keys_offset + i % pieces * 16);
     }
@@ -392,45 +472,50 @@ __global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) 
     }
     copies_made();
   }
-  for (int i = thread; i < kHeadsPerPart * s.dim; i += kAttendThreads) {
-    query[i] = i < heads * s.dim ? p.q[(static_cast<std::int64_t>(row) * s.heads + head0) * s.dim + i] : 0.0F;
+  for (int i = thread; i < kHeads * dim; i += kAttendThreads) {
+    query[i] = i < heads * dim ? p.q[(static_cast<std::int64_t>(row) * s.heads + head0) * dim + i] : 0.0F;
   }
   if constexpr (kStaged) wait_copies<1>();
   __syncthreads();
-  const float scale = canon_rsqrt(static_cast<float>(s.dim));
+  const float scale = canon_rsqrt(static_cast<float>(dim));
   {
-    float sums[32];  // [key of the warp][head]
+    float sums[kHeads / 4][32];  // of four heads: [key of the warp][head]
 #pragma unroll
-    for (int i = 0; i < 32; ++i) sums[i] = 0.0F;
-    for (int i = lane; i < s.dim; i += 32) {
-      float q[kHeadsPerPart];
+    for (int f = 0; f < kHeads / 4; ++f) {
 #pragma unroll
-      for (int h = 0; h < kHeadsPerPart; ++h) q[h] = query[h * s.dim + i];
+      for (int i = 0; i < 32; ++i) sums[f][i] = 0.0F;
+    }
+#pragma unroll(kHeads == kFewHeads ? 4 : 1)
+    for (int i = lane; i < dim; i += 32) {
+      float q[kHeads];
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) q[h] = query[h * dim + i];
 #pragma unroll
       for (int j = 0; j < kKeysPerWarp; ++j) {
         const int k = warp * kKeysPerWarp + j;
         const float key =
-            kStaged ? bf16_to_float(staged_keys[k * s.dim + i]) : load_element(rows[k] + s.keys_offset, s.type, i);
+            kStaged ? bf16_to_float(staged_keys[k * dim + i]) : load_element(rows[k] + s.keys_offset, s.type, i);
 #pragma unroll
-        for (int h = 0; h < kHeadsPerPart; ++h) {
-          sums[j * kHeadsPerPart + h] = canon_fma(q[h], key, sums[j * kHeadsPerPart + h]);
-        }
+        for (int h = 0; h < kHeads; ++h) sums[h / 4][j * 4 + h % 4] = canon_fma(q[h], key, sums[h / 4][j * 4 + h % 4]);
       }
     }
-    const float dot = fold_transposed(sums, lane);
-    scores[lane % kHeadsPerPart][warp * kKeysPerWarp + lane / kHeadsPerPart] = dot * scale;
+#pragma unroll
+    for (int f = 0; f < kHeads / 4; ++f) {
+      const float dot = fold_transposed(sums[f], lane);
+      scores[4 * f + lane % 4][warp * kKeysPerWarp + lane / 4] = dot * scale;
+    }
   }
   __syncthreads();
   const int blocks = s.blocks();
   const auto partial = [&](int h) {
     const std::int64_t at = (static_cast<std::int64_t>(blockIdx.z) * s.heads + head0 + h) * blocks + blockIdx.x;
-    return p.scratch.partial + at * (s.dim + 2);
+    return p.scratch.partial + at * (dim + 2);
   };
-  if (warp < heads) {
+  for (int h = warp; h < heads; h += kAttendThreads / 32) {
     const bool has0 = lane < size;
     const bool has1 = lane + 32 < size;
-    const float s0 = scores[warp][has0 ? lane : 0];
-    const float s1 = scores[warp][has1 ? lane + 32 : 0];
+    const float s0 = scores[h][has0 ? lane : 0];
+    const float s1 = scores[h][has1 ? lane + 32 : 0];
     float maximum = s1 > s0 ? s1 : s0;
 #pragma unroll
     for (int width = 16; width > 0; width /= 2) {
@@ -439,27 +524,37 @@ __global__ void __launch_bounds__(kAttendThreads) attend_kernel(AttendParams p) 
     }
     const float p0 = has0 ? canon_exp(s0 - maximum) : 0.0F;
     const float p1 = has1 ? canon_exp(s1 - maximum) : 0.0F;
-    __syncwarp();
-    scores[warp][lane] = p0;
-    scores[warp][lane + 32] = p1;
+    reinterpret_cast<float*>(shares[lane])[h] = p0;
+    reinterpret_cast<float*>(shares[lane + 32])[h] = p1;
     const float sum = fold_lanes(p0 + p1);
     if (lane == 0) {
-      partial(warp)[s.dim] = maximum;
-      partial(warp)[s.dim + 1] = sum;
+      partial(h)[dim] = maximum;
+      partial(h)[dim + 1] = sum;
     }
   }
   if constexpr (kStaged) wait_copies<0>();
   __syncthreads();
-  for (int d = thread; d < s.dim; d += kAttendThreads) {
-    float out[kHeadsPerPart] = {0.0F, 0.0F, 0.0F, 0.0F};
-#pragma unroll 8
+  for (int d = thread; d < dim; d += kAttendThreads) {
+    float out[kHeads];
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) out[h] = 0.0F;
+#pragma unroll 4
     for (int j = 0; j < size; ++j) {
       const float value =
-          kStaged ? bf16_to_float(staged_values[j * s.dim + d]) : load_element(rows[j] + s.values_offset, s.type, d);
+          kStaged ? bf16_to_float(staged_values[j * dim + d]) : load_element(rows[j] + s.values_offset, s.type, d);
 #pragma unroll
-      for (int h = 0; h < kHeadsPerPart; ++h) out[h] = canon_fma(scores[h][j], value, out[h]);
+      for (int f = 0; f < kHeads / 4; ++f) {
+        const float4 four = shares[j][f];
+        out[4 * f] = canon_fma(four.x, value, out[4 * f]);
+        out[4 * f + 1] = canon_fma(four.y, value, out[4 * f + 1]);
+        out[4 * f + 2] = canon_fma(four.z, value, out[4 * f + 2]);
+        out[4 * f + 3] = canon_fma(four.w, value, out[4 * f + 3]);
+      }
     }
-    for (int h = 0; h < heads; ++h) partial(h)[d] = out[h];
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      if (h < heads) partial(h)[d] = out[h];
+    }
   }
 }
 
@@ -543,7 +638,12 @@ void take_runs(std::span<const AttentionRun>& runs, Params& p) {
 void attend_piece(Queue& queue, const AttendParams& p) {
   const AttentionShape& s = p.shape;
   const auto rows = static_cast<unsigned>(p.rows);
-  if (p.scratch.most_groups > s.budget) {
+  if (p.scratch.most_groups > s.budget && p.rows >= kScoreRows && s.index_heads == kScoreHeads &&
+      s.index_dim == kScoreDim) {
+    launch(queue, score_rows_kernel,
+           {blocks_for(p.scratch.most_groups, kWarps * kGroupsPerWarp), blocks_for(p.rows, kScoreRows), 1},
+           {32 * kWarps, 1, 1}, 0, p);
+  } else if (p.scratch.most_groups > s.budget) {
     launch(queue, score_kernel, {blocks_for(p.scratch.most_groups, kWarps * kGroupsPerWarp), rows, 1},
            {32 * kWarps, 1, 1},
            static_cast<std::size_t>((s.index_heads + kHeadsAtOnce - 1) / kHeadsAtOnce * kHeadsAtOnce * s.index_dim) *
@@ -552,11 +652,17 @@ void attend_piece(Queue& queue, const AttendParams& p) {
   }
   launch(queue, select_kernel, {rows, 1, 1}, {kSelectThreads, 1, 1}, 0, p);
   const int shared = s.heads / s.kv_heads;
-  const auto parts = static_cast<unsigned>(s.kv_heads * ((shared + kHeadsPerPart - 1) / kHeadsPerPart));
   const bool staged = s.type == ElementType::BF16 && s.dim % 8 == 0 && s.dim <= 256;
-  const int line = kHeadsPerPart * 4 + (staged ? 2 * kBlock * 2 : 0);  // bytes per dimension
-  launch(queue, staged ? attend_kernel<true> : attend_kernel<false>, {static_cast<unsigned>(s.blocks()), parts, rows},
-         {kAttendThreads, 1, 1}, static_cast<std::size_t>(line * s.dim), p);
+  // With many rows a block of positions is read once for all heads of a key head; with few, more blocks share the work.
+  const bool wide = staged && p.rows >= kWideRows && shared > kFewHeads && s.dim == kWideDim;
+  const int heads = wide ? kManyHeads : kFewHeads;
+  const auto parts = static_cast<unsigned>(s.kv_heads * ((shared + heads - 1) / heads));
+  const int line = heads * 4 + (staged ? 2 * kBlock * 2 : 0);  // bytes per dimension
+  void (*kernel)(AttendParams) = wide     ? attend_kernel<true, kManyHeads, kWideDim>
+                                 : staged ? attend_kernel<true, kFewHeads, 0>
+                                          : attend_kernel<false, kFewHeads, 0>;
+  launch(queue, kernel, {static_cast<unsigned>(s.blocks()), parts, rows}, {kAttendThreads, 1, 1},
+         static_cast<std::size_t>(line * s.dim), p);
   launch(queue, merge_kernel, {static_cast<unsigned>(s.heads), rows, 1}, {kAttendThreads, 1, 1},
          static_cast<std::size_t>(3 * s.blocks() + 1) * sizeof(float), p);
 }

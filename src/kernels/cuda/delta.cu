@@ -9,7 +9,6 @@ namespace {
 
 /// Sequences whose description travels with one launch.
 constexpr int kMaxRuns = 16;
-constexpr int kSegmentKeys = 32;
 
 struct ConvParams {
   ConvRun runs[kMaxRuns];
@@ -45,6 +44,54 @@ __global__ void conv_kernel(ConvParams p) {
     sum = canon_fma(p.weight[channel * p.kernel + j], column(columns, rows, t - back, history, p.channels), sum);
   }
   p.out[row * p.channels + channel] = canon_silu(sum);
+}
+
+constexpr int kConvTaps = 4;
+constexpr int kConvRows = 8;
+
+/// Four taps in consecutive rows: a thread is a channel and goes through kConvRows rows. Blocks in y are such rows.
+__global__ void conv_rows_kernel(ConvParams p) {
+  trigger_next_grid();
+  wait_previous_grid();
+  const std::int64_t channel = thread_item();
+  if (channel >= p.channels) return;
+  const int end = p.runs[p.count - 1].first_row + p.runs[p.count - 1].rows;
+  const int first = p.first_row + static_cast<int>(blockIdx.y) * kConvRows;
+  const float4 weight = *reinterpret_cast<const float4*>(p.weight + channel * kConvTaps);
+  const float* x = p.x + first * p.channels + channel;
+  float* out = p.out + first * p.channels + channel;
+  float values[kConvRows];
+#pragma unroll
+  for (int i = 0; i < kConvRows; ++i) values[i] = first + i < end ? x[i * p.channels] : 0.0F;
+  int r = 0;
+  while (first >= p.runs[r].first_row + p.runs[r].rows) ++r;
+  float taps[kConvTaps];
+  bool fresh = true;
+#pragma unroll
+  for (int i = 0; i < kConvRows; ++i) {
+    if (first + i >= end) break;
+    if (first + i >= p.runs[r].first_row + p.runs[r].rows) {
+      ++r;
+      fresh = true;
+    }
+    if (fresh) {
+      const std::int64_t t = first + i - p.runs[r].first_row;
+      const float* rows = p.x + p.runs[r].first_row * p.channels + channel;
+#pragma unroll
+      for (int j = 1; j < kConvTaps; ++j) {
+        taps[j] = column(p.runs[r].columns + channel, rows, t - kConvTaps + j, kConvTaps - 1, p.channels);
+      }
+      fresh = false;
+    }
+#pragma unroll
+    for (int j = 0; j + 1 < kConvTaps; ++j) taps[j] = taps[j + 1];
+    taps[kConvTaps - 1] = values[i];
+    float sum = canon_fma(weight.x, taps[0], 0.0F);
+    sum = canon_fma(weight.y, taps[1], sum);
+    sum = canon_fma(weight.z, taps[2], sum);
+    sum = canon_fma(weight.w, taps[3], sum);
+    out[i * p.channels] = canon_silu(sum);
+  }
 }
 
 /// Blocks in y are runs, threads channels: a channel's columns move in ascending time, so none is overwritten before it
@@ -204,156 +251,6 @@ __global__ void __launch_bounds__(kMostVector) prepare_kernel(PrepareParams p) {
   for (int j = 0; j + 1 < kTaps; ++j) run.columns[j * channels + channel] = taps[j + 1];
 }
 
-struct RuleParams {
-  DeltaRun runs[kMaxRuns];
-  DeltaShape shape;
-  const float *conv, *units, *decay, *beta;
-  float* out;
-};
-
-/// Adds the sums of kSegments lanes groups of a warp pairwise: (0+1)+(2+3).
-template <int kSegments>
-__device__ __forceinline__ float add_segments(float sum) {
-#pragma unroll
-  for (int width = 32 / kSegments; width < 32; width *= 2) sum += __shfl_xor_sync(kAllLanes, sum, width);
-  return sum;
-}
-
-/// Key dimension 32 * kSegments with kSegments = 1, 2 or 4: a warp holds 32 / kSegments value columns, each lane one
-/// segment of 32 keys of one column in registers. Blocks: x covers value columns, y heads, z runs.
-template <int kSegments>
-__global__ void __launch_bounds__(128) rule_kernel(RuleParams p) {
-  trigger_next_grid();
-  wait_previous_grid();
-  constexpr int kColumnsPerWarp = 32 / kSegments;
-  const DeltaRun& run = p.runs[blockIdx.z];
-  const int lane = lane_id();
-  const int warp = static_cast<int>(blockIdx.x) * 4 + static_cast<int>(threadIdx.x) / 32;
-  const int v = warp * kColumnsPerWarp + lane % kColumnsPerWarp;
-  const int segment = lane / kColumnsPerWarp;
-  const int head = static_cast<int>(blockIdx.y);
-  const DeltaShape& s = p.shape;
-  const bool live = v < s.value_dim;
-  const int column = live ? v : 0;
-  const int key_head = head / (s.heads / s.key_heads);
-  const std::int64_t base = static_cast<std::int64_t>(head) * s.key_dim * s.value_dim +
-                            static_cast<std::int64_t>(segment) * kSegmentKeys * s.value_dim + column;
-  float state[kSegmentKeys];
-#pragma unroll
-  for (int k = 0; k < kSegmentKeys; ++k) state[k] = run.state[base + static_cast<std::int64_t>(k) * s.value_dim];
-  for (int t = 0; t < run.rows; ++t) {
-    const std::int64_t row = run.first_row + t;
-    const float* q = p.units + row * 2 * s.key_size() + key_head * s.key_dim + segment * kSegmentKeys;
-    const float* k = q + s.key_size();
-    const float decay = p.decay[row * s.heads + head];
-    const float beta = p.beta[row * s.heads + head];
-    const float value = p.conv[row * s.channels() + 2 * s.key_size() + head * s.value_dim + column];
-    float keys[kSegmentKeys];
-    float sum = 0.0F;
-#pragma unroll
-    for (int i = 0; i < kSegmentKeys; i += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(k + i);
-      keys[i] = four.x;
-      keys[i + 1] = four.y;
-      keys[i + 2] = four.z;
-      keys[i + 3] = four.w;
-    }
-#pragma unroll
-    for (int i = 0; i < kSegmentKeys; ++i) {
-      state[i] = state[i] * decay;
-      sum = canon_fma(state[i], keys[i], sum);
-    }
-    const float delta = beta * (value - add_segments<kSegments>(sum));
-    sum = 0.0F;
-#pragma unroll
-    for (int i = 0; i < kSegmentKeys; i += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(q + i);
-      state[i] = canon_fma(keys[i], delta, state[i]);
-      sum = canon_fma(state[i], four.x, sum);
-      state[i + 1] = canon_fma(keys[i + 1], delta, state[i + 1]);
-      sum = canon_fma(state[i + 1], four.y, sum);
-      state[i + 2] = canon_fma(keys[i + 2], delta, state[i + 2]);
-      sum = canon_fma(state[i + 2], four.z, sum);
-      state[i + 3] = canon_fma(keys[i + 3], delta, state[i + 3]);
-      sum = canon_fma(state[i + 3], four.w, sum);
-    }
-    const float out = add_segments<kSegments>(sum);
-    if (live && segment == 0) {
-      p.out[(row * s.heads + head) * s.value_dim + v] = out;
-      if (run.deltas != nullptr) {
-        run.deltas[(static_cast<std::int64_t>(t) * s.heads + head) * s.value_dim + v] = delta;
-      }
-    }
-  }
-  if (!live) return;
-#pragma unroll
-  for (int k = 0; k < kSegmentKeys; ++k) run.next_state[base + static_cast<std::int64_t>(k) * s.value_dim] = state[k];
-}
-
-constexpr int kMaxSegments = 16;
-
-/// Any key dimension up to 512: one thread per value column, the state in memory.
-__global__ void any_rule_kernel(RuleParams p) {
-  trigger_next_grid();
-  wait_previous_grid();
-  const DeltaRun& run = p.runs[blockIdx.z];
-  const DeltaShape& s = p.shape;
-  const int v = thread_item();
-  if (v >= s.value_dim) return;
-  const int head = static_cast<int>(blockIdx.y);
-  const int key_head = head / (s.heads / s.key_heads);
-  const std::int64_t base = static_cast<std::int64_t>(head) * s.key_dim * s.value_dim + v;
-  const int segments = (s.key_dim + kSegmentKeys - 1) / kSegmentKeys;
-  const float* in = run.state + base;
-  float* out = run.next_state + base;
-  for (int t = 0; t < run.rows; ++t) {
-    const std::int64_t row = run.first_row + t;
-    const float* q = p.units + row * 2 * s.key_size() + key_head * s.key_dim;
-    const float* k = q + s.key_size();
-    const float decay = p.decay[row * s.heads + head];
-    float sums[kMaxSegments];
-    const auto fold = [&] {
-      for (int count = segments; count > 1; count = (count + 1) / 2) {
-        for (int i = 0; i < count / 2; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
-        if (count % 2 != 0) sums[count / 2] = sums[count - 1];
-      }
-      return sums[0];
-    };
-    for (int i = 0; i < s.key_dim; ++i) {
-      const std::int64_t at = static_cast<std::int64_t>(i) * s.value_dim;
-      if (i % kSegmentKeys == 0) sums[i / kSegmentKeys] = 0.0F;
-      out[at] = in[at] * decay;
-      sums[i / kSegmentKeys] = canon_fma(out[at], k[i], sums[i / kSegmentKeys]);
-    }
-    const float value = p.conv[row * s.channels() + 2 * s.key_size() + head * s.value_dim + v];
-    const float delta = p.beta[row * s.heads + head] * (value - fold());
-    for (int i = 0; i < s.key_dim; ++i) {
-      const std::int64_t at = static_cast<std::int64_t>(i) * s.value_dim;
-      if (i % kSegmentKeys == 0) sums[i / kSegmentKeys] = 0.0F;
-      out[at] = canon_fma(k[i], delta, out[at]);
-      sums[i / kSegmentKeys] = canon_fma(out[at], q[i], sums[i / kSegmentKeys]);
-    }
-    p.out[(row * s.heads + head) * s.value_dim + v] = fold();
-    if (run.deltas != nullptr) run.deltas[(static_cast<std::int64_t>(t) * s.heads + head) * s.value_dim + v] = delta;
-    in = out;
-  }
-}
-
-/// Captured keys and decays. Blocks in y are runs.
-__global__ void capture_kernel(RuleParams p) {
-  trigger_next_grid();
-  wait_previous_grid();
-  const DeltaRun& run = p.runs[blockIdx.y];
-  if (run.keys == nullptr) return;
-  const DeltaShape& s = p.shape;
-  const std::int64_t item = thread_item();
-  if (item < run.rows * s.key_size()) {
-    const std::int64_t row = run.first_row + item / s.key_size();
-    run.keys[item] = p.units[(row * 2 + 1) * s.key_size() + item % s.key_size()];
-  }
-  if (item < static_cast<std::int64_t>(run.rows) * s.heads) run.decays[item] = p.decay[run.first_row * s.heads + item];
-}
-
 struct ReplayParams {
   DeltaRun run;
   DeltaShape shape;
@@ -418,7 +315,11 @@ void conv_silu(Queue& queue, std::span<const ConvRun> runs, const ConvShape& sha
     const ConvRun& last = p.runs[p.count - 1];
     const auto rows = static_cast<unsigned>(last.first_row + last.rows - p.first_row);
     const unsigned blocks = blocks_for(p.channels, 256);
-    launch(queue, conv_kernel, {blocks, rows, 1}, {256, 1, 1}, 0, p);
+    if (p.kernel == kConvTaps && p.step == 1) {
+      launch(queue, conv_rows_kernel, {blocks, blocks_for(rows, kConvRows), 1}, {256, 1, 1}, 0, p);
+    } else {
+      launch(queue, conv_kernel, {blocks, rows, 1}, {256, 1, 1}, 0, p);
+    }
     launch(queue, keep_kernel, {blocks, static_cast<unsigned>(p.count), 1}, {256, 1, 1}, 0, p);
   }
 }
@@ -463,45 +364,6 @@ void delta_prepare(Queue& queue, std::span<const ConvRun> runs, const DeltaShape
     const int most = shape.key_dim > shape.value_dim ? shape.key_dim : shape.value_dim;
     const auto vectors = static_cast<unsigned>(2 * shape.key_heads + shape.heads + 1);
     launch(queue, prepare_kernel, {vectors, count, 1}, {static_cast<unsigned>((most + 31) / 32 * 32), 1, 1}, 0, p);
-  }
-}
-
-void delta_rule(Queue& queue, std::span<const DeltaRun> runs, const DeltaShape& shape, const float* conv,
-                const float* units, const float* decay, const float* beta, float* out) {
-  while (!runs.empty()) {
-    RuleParams p{};
-    unsigned count = 0;
-    std::int64_t most_rows = 0;
-    bool captures = false;
-    for (const DeltaRun& run : runs.first(runs.size() < kMaxRuns ? runs.size() : kMaxRuns)) {
-      p.runs[count++] = run;
-      most_rows = run.rows > most_rows ? run.rows : most_rows;
-      captures = captures || run.keys != nullptr;
-    }
-    runs = runs.subspan(count);
-    p.shape = shape;
-    p.conv = conv;
-    p.units = units;
-    p.decay = decay;
-    p.beta = beta;
-    p.out = out;
-    const auto heads = static_cast<unsigned>(shape.heads);
-    const auto fast = [&](void (*kernel)(RuleParams), int segments) {
-      launch(queue, kernel, {blocks_for(shape.value_dim, 4 * 32 / segments), heads, count}, {128, 1, 1}, 0, p);
-    };
-    if (shape.key_dim == 128) {
-      fast(rule_kernel<4>, 4);
-    } else if (shape.key_dim == 64) {
-      fast(rule_kernel<2>, 2);
-    } else if (shape.key_dim == 32) {
-      fast(rule_kernel<1>, 1);
-    } else {
-      launch(queue, any_rule_kernel, {blocks_for(shape.value_dim, 64), heads, count}, {64, 1, 1}, 0, p);
-    }
-    if (captures) {
-      const std::int64_t per_row = shape.key_size() > shape.heads ? shape.key_size() : shape.heads;
-      launch(queue, capture_kernel, {blocks_for(most_rows * per_row, 256), count, 1}, {256, 1, 1}, 0, p);
-    }
   }
 }
 

@@ -98,6 +98,11 @@ __device__ __forceinline__ void copy_eight_soon(void* to, const void* from) {
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(address), "l"(from) : "memory");
 }
+/// The same for 4 bytes.
+__device__ __forceinline__ void copy_four_soon(void* to, const void* from) {
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from) : "memory");
+}
 /// Ends a group of copies.
 __device__ __forceinline__ void copies_made() {
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/delta_rule.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/quantise.cuh"
 
@@ -10,10 +11,9 @@ namespace {
 
 constexpr int kDim = 128;  ///< of keys and values
 constexpr int kTaps = 4;
-constexpr int kSegments = 4;  ///< of 32 keys
-constexpr int kSegmentKeys = kDim / kSegments;
+constexpr int kSegments = kDim / kSegmentKeys;
 constexpr int kThreads = kDim * kSegments;
-constexpr int kPadded = kDim + 4 * kSegments;  ///< segments in different banks
+constexpr int kPadded = kSegments * kPaddedKeys;
 constexpr int kColumnsPerWarp = 32 / kSegments;
 
 struct FewDeltaParams {
@@ -38,12 +38,6 @@ __device__ __forceinline__ int padded(int i) {
 /// front has ended, whoever writes it.
 __device__ __forceinline__ void prefetch_line(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
-}
-
-__device__ __forceinline__ float add_segments(float sum) {
-#pragma unroll
-  for (int width = kColumnsPerWarp; width < 32; width *= 2) sum += __shfl_xor_sync(kAllLanes, sum, width);
-  return sum;
 }
 
 /// One block per value head (x) and run (y). A warp holds eight columns of the state, a lane 32 keys of one column.
@@ -156,39 +150,11 @@ __global__ void __launch_bounds__(kThreads, 1) few_delta_kernel(FewDeltaParams p
   }
 #pragma unroll 1
   for (int t = 0; t < rule.rows; ++t) {
-    const float* q = lines[t].q + segment * (kSegmentKeys + 4);
-    const float* k = lines[t].k + segment * (kSegmentKeys + 4);
-    const float decay = decays[t];
     float keys[kSegmentKeys];
-    float sum = 0.0F;
-#pragma unroll
-    for (int i = 0; i < kSegmentKeys; i += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(k + i);
-      keys[i] = four.x;
-      keys[i + 1] = four.y;
-      keys[i + 2] = four.z;
-      keys[i + 3] = four.w;
-    }
-#pragma unroll
-    for (int i = 0; i < kSegmentKeys; ++i) {
-      state[i] = state[i] * decay;
-      sum = canon_fma(state[i], keys[i], sum);
-    }
-    const float delta = betas[t] * (lines[t].v[column] - add_segments(sum));
-    sum = 0.0F;
-#pragma unroll
-    for (int i = 0; i < kSegmentKeys; i += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(q + i);
-      state[i] = canon_fma(keys[i], delta, state[i]);
-      sum = canon_fma(state[i], four.x, sum);
-      state[i + 1] = canon_fma(keys[i + 1], delta, state[i + 1]);
-      sum = canon_fma(state[i + 1], four.y, sum);
-      state[i + 2] = canon_fma(keys[i + 2], delta, state[i + 2]);
-      sum = canon_fma(state[i + 2], four.z, sum);
-      state[i + 3] = canon_fma(keys[i + 3], delta, state[i + 3]);
-      sum = canon_fma(state[i + 3], four.w, sum);
-    }
-    const float out = add_segments(sum);
+    load_keys(lines[t].k + segment * kPaddedKeys, keys);
+    const float match = decay_and_match(state, decays[t], keys);
+    const float delta = betas[t] * (lines[t].v[column] - add_segments<kSegments>(match));
+    const float out = add_segments<kSegments>(update_and_read(state, keys, delta, lines[t].q + segment * kPaddedKeys));
     if (segment == 0) {
       lines[t].o[column] = out;
       if (rule.deltas != nullptr) rule.deltas[(static_cast<std::int64_t>(t) * s.heads + head) * kDim + column] = delta;

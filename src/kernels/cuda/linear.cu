@@ -1,7 +1,10 @@
 // Matrix products of the canon on CUDA (docs/numerics.md N3 and N4).
+#include <array>
+
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/linear.hpp"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/tiles.hpp"
 #include "numerics/affine.hpp"
 
 namespace lockstep::kernels::cuda {
@@ -710,7 +713,18 @@ void affine_products(Queue& queue, std::span<const AffineProduct> products) {
     // Each kind is launched where it appears first.
     bool done = false;
     for (std::size_t k = 0; k < i; ++k) done = done || same_kind(*products[k].weights, *products[i].weights);
-    if (!done) launch_affine(queue, *products[i].weights, products);
+    if (done) continue;
+    std::array<const AffineProduct*, kMaxJobs> some{};
+    std::size_t count = 0;
+    for (const AffineProduct& product : products.subspan(i)) {
+      if (same_kind(*product.weights, *products[i].weights)) some.at(count++) = &product;
+    }
+    const auto same = std::span(some).first(count);
+    if (affine_tiles_take(same)) {
+      affine_tiles(queue, same);
+    } else {
+      launch_affine(queue, *products[i].weights, products);
+    }
   }
 }
 
@@ -733,6 +747,11 @@ void dense_product(Queue& queue, const DenseWeights& weights, const float* x, st
     p.in_rows = selection->in_rows;
     p.out_rows = selection->out_rows;
     grid_y = static_cast<unsigned>(selection->most_runs);
+  }
+  if (selection == nullptr && out_stride == weights.rows && dense_tiles_take(weights, x_rows)) {
+    const DenseTileProduct product{&weights, out};
+    dense_tiles(queue, {&product, 1}, x, x_rows);
+    return;
   }
   const int warps = p.rows >= 4096 ? 8 : (p.rows >= 1024 ? 4 : 2);
   const Extent grid{blocks_for(p.rows, warps), grid_y, selection == nullptr ? blocks_for(x_rows, 4) : 1};

@@ -75,7 +75,8 @@ struct Selection {
   const std::int32_t* run_count = nullptr;
   std::int64_t most_runs = 0;
   const std::int32_t *in_rows = nullptr, *out_rows = nullptr;
-  bool single = false;  ///< every run has one row
+  bool single = false;     ///< every run has one row
+  std::int64_t pairs = 0;  ///< rows of all runs together
 };
 
 /// out[t * rows + r] for every row r of the weights; with a selection, of the selected matrices.

@@ -55,36 +55,45 @@ __global__ void silu_divided_kernel(VectorParams p) {
   if (i < p.n) p.x[i] = canon_silu(p.x[i] / p.divisor);
 }
 
+constexpr int kRowThreads = 128;  ///< of blocks that belong to one row
+
 struct MeanParams {
   const float *gate, *n;
   float *u, *inject;
   std::int64_t rows, streams, hidden;
 };
 
+/// Blocks: x rows, y places of the hidden dimension.
 __global__ void gated_mean_kernel(MeanParams p) {
   trigger_next_grid();
   wait_previous_grid();
-  const std::int64_t item = thread_item();
-  if (p.inject != nullptr && item < p.rows * p.streams) {
-    p.inject[item] = 2.0F * canon_sigmoid(p.inject[item] / static_cast<float>(p.streams));
+  const std::int64_t row = blockIdx.x;
+  const int place = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  if (p.inject != nullptr && place < p.streams) {
+    float* inject = p.inject + row * p.streams + place;
+    *inject = 2.0F * canon_sigmoid(*inject / static_cast<float>(p.streams));
   }
-  if (item >= p.rows * p.hidden) return;
-  const std::int64_t at = item / p.hidden * p.streams * p.hidden + item % p.hidden;
-  float u = canon_sigmoid(p.gate[at]) * p.n[at];
-  for (std::int64_t s = 1; s < p.streams; ++s) {
-    u = canon_fma(canon_sigmoid(p.gate[at + s * p.hidden]), p.n[at + s * p.hidden], u);
-  }
-  p.u[item] = u / static_cast<float>(p.streams);
+  if (place >= p.hidden) return;
+  const float* gate = p.gate + row * p.streams * p.hidden + place;
+  const float* n = p.n + row * p.streams * p.hidden + place;
+  float u = canon_sigmoid(gate[0]) * n[0];
+#pragma unroll 4
+  for (int s = 1; s < p.streams; ++s) u = canon_fma(canon_sigmoid(gate[s * p.hidden]), n[s * p.hidden], u);
+  p.u[row * p.hidden + place] = u / static_cast<float>(p.streams);
 }
 
+/// Blocks: x rows, y places of the hidden dimension.
 __global__ void inject_kernel(VectorParams p) {
   trigger_next_grid();
   wait_previous_grid();
-  const std::int64_t item = thread_item();
-  if (item >= p.n) return;
-  const std::int64_t row = item / (p.streams * p.hidden);
-  const std::int64_t stream = item / p.hidden % p.streams;
-  p.x[item] = canon_fma(p.a[row * p.streams + stream], p.b[row * p.hidden + item % p.hidden], p.x[item]);
+  const std::int64_t row = blockIdx.x;
+  const int place = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  if (place >= p.hidden) return;
+  const float y = p.b[row * p.hidden + place];
+  float* x = p.x + row * p.streams * p.hidden + place;
+  const float* weights = p.a + row * p.streams;
+#pragma unroll 4
+  for (int s = 0; s < p.streams; ++s) x[s * p.hidden] = canon_fma(weights[s], y, x[s * p.hidden]);
 }
 
 /// One warp per row and stream.
@@ -372,8 +381,9 @@ void silu_divided(Queue& queue, float* x, std::int64_t n, float divisor) {
 
 void gated_mean(Queue& queue, const float* gate, const float* n, std::int64_t rows, std::int64_t streams,
                 std::int64_t hidden, float* u, float* inject) {
-  const std::int64_t items = hidden > streams ? rows * hidden : rows * streams;
-  launch_threads(queue, gated_mean_kernel, items, MeanParams{gate, n, u, inject, rows, streams, hidden});
+  const std::int64_t places = hidden > streams ? hidden : streams;
+  launch(queue, gated_mean_kernel, {static_cast<unsigned>(rows), blocks_for(places, kRowThreads), 1},
+         {kRowThreads, 1, 1}, 0, MeanParams{gate, n, u, inject, rows, streams, hidden});
 }
 
 void inject(Queue& queue, float* x, const float* weights, const float* y, std::int64_t rows, std::int64_t streams,
@@ -382,10 +392,10 @@ void inject(Queue& queue, float* x, const float* weights, const float* y, std::i
   p.x = x;
   p.a = weights;
   p.b = y;
-  p.n = rows * streams * hidden;
   p.streams = streams;
   p.hidden = hidden;
-  launch_threads(queue, inject_kernel, p.n, p);
+  launch(queue, inject_kernel, {static_cast<unsigned>(rows), blocks_for(hidden, kRowThreads), 1}, {kRowThreads, 1, 1},
+         0, p);
 }
 
 void ple_gate(Queue& queue, const float* key, const float* query, const float* value, std::int64_t rows,

@@ -1,4 +1,5 @@
 #include "server/wire/generation_request.hpp"
+#include "server/wire/limit_place.hpp"
 
 namespace lockstep::server {
 
@@ -6,7 +7,9 @@ Parsed<OrderedJson> parse_body(std::string_view body, const RequestLimits& limit
   const JsonLimits json{.max_bytes = limits.body_bytes, .max_depth = limits.json_depth, .unique_keys = true};
   Result<OrderedJson> parsed = parse_ordered_json(body, "the request's body", json);
   if (!parsed) {
-    ApiError error = from_error(parsed.error());
+    const bool limit = parsed.error().kind == ErrorKind::Limit && body.size() <= json.max_bytes;
+    ApiError error =
+        from_error(parsed.error(), limit ? place_of_large_object(body, json.max_ordered_members) : std::string());
     error.code = error.status == 413 ? "limit_exceeded" : "invalid_json";
     return tl::unexpected(std::move(error));
   }

@@ -23,6 +23,7 @@ struct Isa {
 
   static constexpr int kDeltaRegisters = 1;
   static constexpr int kPanelRows = 3;
+  static constexpr int kAttendHeads = 2, kAttendKeys = 1, kAttendColumns = 2;
   static constexpr int kDenseRows = 3, kDenseOutputs = 1, kDenseOutputsOne = 2;
 
   LOCKSTEP_INLINE static Int zero_int() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }

@@ -19,6 +19,7 @@ struct Isa {
 
   static constexpr int kDeltaRegisters = 4;
   static constexpr int kPanelRows = 4;
+  static constexpr int kAttendHeads = 4, kAttendKeys = 2, kAttendColumns = 4;
   static constexpr int kDenseRows = 6, kDenseOutputs = 2, kDenseOutputsOne = 4;
 
   LOCKSTEP_INLINE static Int zero_int() { return _mm512_setzero_si512(); }

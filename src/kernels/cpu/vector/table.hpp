@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/tables.hpp"
+#include "kernels/cpu/vector/attention.hpp"
 #include "kernels/cpu/vector/delta_rule.hpp"
 #include "kernels/cpu/vector/dense_linear.hpp"
 #include "kernels/cpu/vector/index_scores.hpp"
@@ -33,6 +34,12 @@ struct Table {
     kScalar().index_scores(keys, q, heads, begin, end, scores);
   }
 
+  static void attend(const PagedKeys& keys, std::int64_t kv_head, const float* q, std::int64_t heads,
+                     const std::int32_t* positions, std::int64_t count, float* out, float* scratch) {
+    if (attended_shape(keys)) return vector::attend<Isa>(keys, kv_head, q, heads, positions, count, out, scratch);
+    kScalar().attend(keys, kv_head, q, heads, positions, count, out, scratch);
+  }
+
   static Kernels build(const char* name) {
     Kernels built = kScalar();
     built.name = name;
@@ -43,6 +50,7 @@ struct Table {
     built.dense_rows = dense_rows;
     built.delta_step = delta_step;
     built.index_scores = index_scores;
+    built.attend = attend;
     return built;
   }
 };

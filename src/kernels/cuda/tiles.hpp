@@ -1,0 +1,27 @@
+// Products of many activation rows (prompts, large batches): blocks that keep a tile of weights and activations in
+// shared memory (docs/numerics.md N3 and N4).
+#pragma once
+
+#include <span>
+
+#include "kernels/cuda/linear.hpp"
+
+namespace lockstep::kernels::cuda {
+
+/// Whether affine_tiles() serves these products, which are of one kind and width: groups of 64, bf16 scales, and so
+/// many rows that the device is full of tiles.
+[[nodiscard]] bool affine_tiles_take(std::span<const AffineProduct* const> products);
+/// The products, at most six, in one launch.
+void affine_tiles(Queue& queue, std::span<const AffineProduct* const> products);
+
+/// Whether dense_tiles() serves this product: bf16 weights, whole warps of inputs, a device full of tiles.
+[[nodiscard]] bool dense_tiles_take(const DenseWeights& weights, std::int64_t x_rows);
+/// out[t * weights.rows + r] of matrix 0.
+struct DenseTileProduct {
+  const DenseWeights* weights = nullptr;
+  float* out = nullptr;
+};
+/// One or two products of the same activations f32 [x_rows, cols] in one launch; the second one may have few rows.
+void dense_tiles(Queue& queue, std::span<const DenseTileProduct> products, const float* x, std::int64_t x_rows);
+
+}  // namespace lockstep::kernels::cuda
