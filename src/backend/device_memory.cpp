@@ -15,9 +15,6 @@ namespace {
 
 namespace cuda = kernels::cuda;
 
-/// Attention's partial results exist for so many rows at a time (cuda/operations.cpp).
-constexpr std::int64_t kPieceRows = 64;
-
 /// The largest four-byte values of each of the backend's scratch buffers; operations take turns with them.
 class Slots {
  public:
@@ -46,7 +43,7 @@ void use_attention(const artifact::ModelConfig& config, std::int64_t rows, std::
   shape.budget = static_cast<int>(config.indexer_budget / config.indexer_ratio);
   std::int64_t groups = std::max(1, shape.budget);
   while (groups < positions / config.indexer_ratio) groups *= 2;
-  const std::int64_t piece = std::min(kPieceRows, rows);
+  const std::int64_t piece = std::min(kAttentionPieceRows, rows);
   slots.raise(7, piece * groups);
   slots.raise(8, piece * shape.width());
   slots.raise(9, piece);

@@ -7,6 +7,9 @@
 
 namespace lockstep::backend {
 
+/// Rows whose scores, choices and partial results of attention exist at a time on a CUDA device.
+inline constexpr std::int64_t kAttentionPieceRows = 256;
+
 /// Bytes that a stack of matrices takes on the device, in the layout of its kernels.
 [[nodiscard]] std::uint64_t device_matrix_bytes(const artifact::MatrixView& view);
 

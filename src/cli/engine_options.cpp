@@ -77,7 +77,6 @@ void add_in_memory_option(CLI::App& command, EngineOptions& options) {
 }
 
 engine::LoadSetup load_setup(const EngineOptions& options, const artifact::Artifact& artifact, bool draft) {
-  constexpr std::int64_t kRows = 256;  // of a forward pass, unless a command asks for others
   engine::LoadSetup setup;
   setup.cpu.threads = granted_threads(options.threads);
   setup.cpu.isa = options.isa;
@@ -87,7 +86,8 @@ engine::LoadSetup load_setup(const EngineOptions& options, const artifact::Artif
   setup.cpu.ngram = ngram_options(options, artifact);
   setup.state = options.state == "f32" ? backend::StateType::F32 : backend::StateType::BF16;
   setup.draft = draft;
-  setup.rows = kRows;
+  const Result<backend::DeviceChoice> device = backend::parse_device(options.device);
+  setup.rows = backend::prompt_chunk(device ? *device : backend::DeviceChoice{});  // unless a command asks for others
   setup.weights_in_memory = !options.in_memory.empty();
   return setup;
 }

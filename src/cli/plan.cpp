@@ -27,7 +27,7 @@ constexpr std::uint64_t kReadBytes = std::uint64_t{512} << 20;
 
 struct Options {
   EngineOptions engine;
-  std::int64_t context = 0, parallel = 1, depth = 3, chunk = 256;
+  std::int64_t context = 0, parallel = 1, depth = 3, chunk = 0;
   bool no_measure = false, json = false;
 };
 
@@ -138,7 +138,8 @@ engine::LoadSetup planned_setup(const Options& options, const artifact::Artifact
   setup.options.depth = options.depth;
   setup.tokens = context;
   setup.parallel = options.parallel;
-  setup.rows = options.chunk + options.parallel * (decode::kMaxDepth + 1);
+  const std::int64_t chunk = options.chunk == 0 ? setup.rows : options.chunk;  // that of the device
+  setup.rows = chunk + options.parallel * (decode::kMaxDepth + 1);
   setup.cpu.lanes = options.engine.lanes;
   return setup;
 }
@@ -251,7 +252,8 @@ void add_plan(CLI::App& app, CommandContext& context) {
   number("--parallel", options->parallel, 1, 256, "Sequences at the same time")->capture_default_str();
   number("--depth", options->depth, 0, decode::kMaxDepth, "Draft tokens a cycle; 0 decodes plainly")
       ->capture_default_str();
-  number("--prefill-chunk", options->chunk, 1, 1 << 16, "Prompt tokens of a step")->capture_default_str();
+  number("--prefill-chunk", options->chunk, 0, 1 << 16, "Prompt tokens of a step; 0: 256, on CUDA 2,048")
+      ->capture_default_str();
   command->add_flag("--no-measure", options->no_measure, "Do not measure the speed of reading memory");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->footer(
