@@ -5,6 +5,7 @@
 #include <CLI/App.hpp>
 
 #include "artifact/draft_vocabulary.hpp"
+#include "backend/cuda_devices.hpp"
 #include "backend/device.hpp"
 #include "backend/ngram/residency.hpp"
 #include "base/memory.hpp"
@@ -12,6 +13,7 @@
 #include "cli/in_memory.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
+#include "engine/device_plan.hpp"
 
 namespace lockstep::cli {
 namespace {
@@ -30,6 +32,15 @@ backend::NgramOptions ngram_options(const EngineOptions& options, const artifact
     if (layer.ple) ngram.other_bytes -= backend::ngram_table_bytes(layer.ple->table);
   }
   return ngram;
+}
+
+/// check_memory() of a CUDA device, which is opened and says how much is free.
+Status check_device_memory(const artifact::Artifact& artifact, const engine::LoadSetup& setup,
+                           const backend::DeviceChoice& device, bool force) {
+  const kernels::cuda::DeviceInfo info = LOCKSTEP_TRY(backend::open_cuda_device(device.index));
+  if (force) return {};
+  const engine::DevicePlan plan = LOCKSTEP_TRY(engine::plan_device(artifact, setup));
+  return engine::check_fits(plan, info.free_memory, device.text(), artifact.directory().string());
 }
 
 }  // namespace
@@ -66,7 +77,6 @@ void add_in_memory_option(CLI::App& command, EngineOptions& options) {
 }
 
 engine::LoadSetup load_setup(const EngineOptions& options, const artifact::Artifact& artifact, bool draft) {
-  constexpr std::int64_t kRows = 256;  // of a forward pass, unless a command asks for others
   engine::LoadSetup setup;
   setup.cpu.threads = granted_threads(options.threads);
   setup.cpu.isa = options.isa;
@@ -76,7 +86,8 @@ engine::LoadSetup load_setup(const EngineOptions& options, const artifact::Artif
   setup.cpu.ngram = ngram_options(options, artifact);
   setup.state = options.state == "f32" ? backend::StateType::F32 : backend::StateType::BF16;
   setup.draft = draft;
-  setup.rows = kRows;
+  const Result<backend::DeviceChoice> device = backend::parse_device(options.device);
+  setup.rows = backend::prompt_chunk(device ? *device : backend::DeviceChoice{});  // unless a command asks for others
   setup.weights_in_memory = !options.in_memory.empty();
   return setup;
 }
@@ -122,7 +133,11 @@ Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
     loaded = LOCKSTEP_TRY(make_in_memory(options));
   }
   const engine::LoadSetup setup = load_setup(options, *loaded.artifact, draft);
-  if (!device.cuda) LOCKSTEP_TRY(check_memory(*loaded.artifact, setup, options.force_memory));
+  if (device.cuda) {
+    LOCKSTEP_TRY(check_device_memory(*loaded.artifact, setup, device, options.force_memory));
+  } else {
+    LOCKSTEP_TRY(check_memory(*loaded.artifact, setup, options.force_memory));
+  }
   loaded.artifact->make_ready();
   std::unique_ptr<backend::Backend> backend = LOCKSTEP_TRY(backend::create_backend(device, setup.cpu));
   for (const std::string& warning : loaded.artifact->warnings()) complain(warning);

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "backend/cpu/machine_rate.hpp"
+#include "backend/cuda_devices.hpp"
 #include "backend/device.hpp"
 #include "base/json.hpp"
 #include "base/memory.hpp"
@@ -14,6 +15,7 @@
 #include "cli/engine_options.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
+#include "engine/device_plan.hpp"
 #include "model/work.hpp"
 
 namespace lockstep::cli {
@@ -25,7 +27,7 @@ constexpr std::uint64_t kReadBytes = std::uint64_t{512} << 20;
 
 struct Options {
   EngineOptions engine;
-  std::int64_t context = 0, parallel = 1, depth = 3, chunk = 256;
+  std::int64_t context = 0, parallel = 1, depth = 3, chunk = 0;
   bool no_measure = false, json = false;
 };
 
@@ -122,23 +124,33 @@ OrderedJson to_json(const Report& report, const std::string& name) {
   return json;
 }
 
-Result<Report> make_report(const Options& options, const artifact::Artifact& artifact) {
+/// Tokens of a sequence. Errors: Usage for more than the model takes.
+Result<std::int64_t> chosen_context(const Options& options, const artifact::Artifact& artifact) {
   constexpr std::int64_t kDefaultContext = 4096;
   const std::int64_t most = artifact.config().max_positions;
-  Report report;
-  report.context = options.context == 0 ? std::min(kDefaultContext, most) : options.context;
-  report.parallel = options.parallel;
-  if (report.context > most) {
-    return fail(ErrorKind::Usage, "--context {}: the model's context is {}", report.context, most);
-  }
-  LOCKSTEP_TRY(memory_limit());
-  report.available = available_memory();
+  const std::int64_t context = options.context == 0 ? std::min(kDefaultContext, most) : options.context;
+  if (context <= most) return context;
+  return fail(ErrorKind::Usage, "--context {}: the model's context is {}", context, most);
+}
+
+engine::LoadSetup planned_setup(const Options& options, const artifact::Artifact& artifact, std::int64_t context) {
   engine::LoadSetup setup = load_setup(options.engine, artifact, options.depth > 0);
   setup.options.depth = options.depth;
-  setup.tokens = report.context;
+  setup.tokens = context;
   setup.parallel = options.parallel;
-  setup.rows = options.chunk + options.parallel * (decode::kMaxDepth + 1);
+  const std::int64_t chunk = options.chunk == 0 ? setup.rows : options.chunk;  // that of the device
+  setup.rows = chunk + options.parallel * (decode::kMaxDepth + 1);
   setup.cpu.lanes = options.engine.lanes;
+  return setup;
+}
+
+Result<Report> make_report(const Options& options, const artifact::Artifact& artifact) {
+  Report report;
+  report.context = LOCKSTEP_TRY(chosen_context(options, artifact));
+  report.parallel = options.parallel;
+  LOCKSTEP_TRY(memory_limit());
+  report.available = available_memory();
+  const engine::LoadSetup setup = planned_setup(options, artifact, report.context);
   report.plan = LOCKSTEP_TRY(engine::plan_load(artifact, setup));
   report.bytes_first = model::decode_work(artifact.view(), setup.state, 0).bytes;
   report.bytes_last = model::decode_work(artifact.view(), setup.state, report.context).bytes;
@@ -147,9 +159,68 @@ Result<Report> make_report(const Options& options, const artifact::Artifact& art
   return report;
 }
 
+std::string device_text(const engine::DevicePlan& plan, const kernels::cuda::DeviceInfo& info,
+                        const std::string& device, const std::string& name) {
+  std::string text = styled(printable(name), Style::Bold, Stream::Out) + "\n";
+  const auto line = [&](std::string_view what, std::uint64_t n) {
+    text += fmt::format("  {:<34} {:>10}\n", what, bytes(n));
+  };
+  text += fmt::format("  on {}, {}\n", device, printable(info.name));
+  line("weights laid out for the kernels", plan.weights);
+  line("more while they are laid out", plan.staging);
+  line("state of a sequence", plan.sequence);
+  line("state of a token", plan.token);
+  line("states in all", plan.states);
+  line("scratch", plan.scratch);
+  line("total", plan.total());
+  line(plan.total() <= info.free_memory ? "free on the device: it fits" : "free on the device: does not fit",
+       info.free_memory);
+  if (plan.table > 0)
+    line(plan.table_streamed ? "table's cache, on the host" : "n-gram table, on the host", plan.table);
+  return text;
+}
+
+OrderedJson device_json(const engine::DevicePlan& plan, const kernels::cuda::DeviceInfo& info,
+                        const std::string& device, const std::string& name) {
+  return {{"model", name},
+          {"device", device},
+          {"device_name", info.name},
+          {"bytes",
+           {{"weights", plan.weights},
+            {"staging", plan.staging},
+            {"state_per_sequence", plan.sequence},
+            {"state_per_token", plan.token},
+            {"states", plan.states},
+            {"scratch", plan.scratch},
+            {"total", plan.total()},
+            {"free", info.free_memory},
+            {"device_total", info.total_memory},
+            {"host_table", plan.table}}},
+          {"fits", plan.total() <= info.free_memory}};
+}
+
+/// The plan of a CUDA device: its memory, not the machine's, and no speed.
+Status plan_on_device(const Options& options, const backend::DeviceChoice& choice) {
+  const kernels::cuda::DeviceInfo info = LOCKSTEP_TRY(backend::open_cuda_device(choice.index));
+  const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.engine.model));
+  const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open_shapes(directory));
+  const std::int64_t context = LOCKSTEP_TRY(chosen_context(options, artifact));
+  const engine::LoadSetup setup = planned_setup(options, artifact, context);
+  const engine::DevicePlan plan = LOCKSTEP_TRY(engine::plan_device(artifact, setup));
+  const std::string name = directory.string();
+  const std::string device = choice.text();
+  LOCKSTEP_TRY(write_stdout(
+      options.json
+          ? device_json(plan, info, device, name).dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n"
+          : device_text(plan, info, device, name)));
+  LOCKSTEP_TRY(flush_stdout());
+  if (options.engine.force_memory) return {};
+  return engine::check_fits(plan, info.free_memory, device, name);
+}
+
 Status plan(const Options& options) {
   const backend::DeviceChoice device = LOCKSTEP_TRY(backend::parse_device(options.engine.device));
-  if (device.cuda) return fail(ErrorKind::Usage, "plan tells the processor's memory: use --device cpu");
+  if (device.cuda) return plan_on_device(options, device);
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.engine.model));
   const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open_shapes(directory));
   const Report report = LOCKSTEP_TRY(make_report(options, artifact));
@@ -181,7 +252,8 @@ void add_plan(CLI::App& app, CommandContext& context) {
   number("--parallel", options->parallel, 1, 256, "Sequences at the same time")->capture_default_str();
   number("--depth", options->depth, 0, decode::kMaxDepth, "Draft tokens a cycle; 0 decodes plainly")
       ->capture_default_str();
-  number("--prefill-chunk", options->chunk, 1, 1 << 16, "Prompt tokens of a step")->capture_default_str();
+  number("--prefill-chunk", options->chunk, 0, 1 << 16, "Prompt tokens of a step; 0: 256, on CUDA 2,048")
+      ->capture_default_str();
   command->add_flag("--no-measure", options->no_measure, "Do not measure the speed of reading memory");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->footer(

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "backend/cuda_devices.hpp"
 #include "backend/device.hpp"
 #include "cli/arguments.hpp"
 #include "cli/command.hpp"
@@ -11,6 +12,7 @@
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "decode/lanes.hpp"
+#include "engine/device_plan.hpp"
 #include "engine/identity.hpp"
 #include "server/server.hpp"
 
@@ -39,6 +41,15 @@ void enter(server::LoadProgress& progress, int step, const char* phase) {
   progress.steps.store(4);
   progress.step.store(step);
   progress.phase.store(phase);
+}
+
+/// States are where the model is: on a CUDA device their default comes from what it has free after loading.
+Status size_states(const std::string& device, engine::Options& options) {
+  const backend::DeviceChoice choice = LOCKSTEP_TRY(backend::parse_device(device));
+  if (!choice.cuda || options.memory_bytes != 0) return {};
+  const kernels::cuda::DeviceInfo info = LOCKSTEP_TRY(backend::open_cuda_device(choice.index));
+  options.memory_bytes = engine::default_state_bytes(info.free_memory);
+  return {};
 }
 
 /// The artifact and the model live as long as this.
@@ -97,6 +108,7 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
     context->lanes.push_back(
         {std::string(lane.name), decode::verdict_text(lanes.verdict(lane.id)), lane.health != nullptr});
   }
+  LOCKSTEP_TRY(size_states(options.model.device, engine_options));
   context->engine = LOCKSTEP_TRY(engine::make_engine(model, engine_options));
   enter(progress, 4, "ready");
   return context;

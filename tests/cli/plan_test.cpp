@@ -67,7 +67,7 @@ TEST(Plan, Usage) {
   EXPECT_EQ(run_lockstep({"plan", kToy, "--context", "0"}).exit_code, 2);
   EXPECT_EQ(run_lockstep({"plan", kToy, "--context", "99999999"}).exit_code, 2);
   EXPECT_EQ(run_lockstep({"plan", kToy, "--parallel", "0"}).exit_code, 2);
-  EXPECT_EQ(run_lockstep({"plan", kToy, "--device", "cuda"}).exit_code, 2);
+  EXPECT_EQ(run_lockstep({"plan", kToy, "--device", "cuda:x"}).exit_code, 2);
   EXPECT_EQ(run_lockstep({"plan", kToy, "--isa", "avx1024"}).exit_code, 2);
   EXPECT_EQ(run_limited({"plan", kToy}, "10x").exit_code, 2);
   EXPECT_EQ(run_limited({"plan", kToy}, "99999999999999T").exit_code, 2);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "backend/cuda_devices.hpp"
 #include "backend/element_type.hpp"
 #include "kernels/cpu/kernels.hpp"
 
@@ -11,8 +12,14 @@ namespace {
 
 namespace cuda = kernels::cuda;
 
-/// What the PTX in this program needs.
-constexpr int kLeastMajor = 8;
+/// The runtime's own answers.
+class RuntimeDevices final : public CudaDevices {
+ public:
+  int count(std::string& reason) override { return cuda::device_count(reason); }
+  bool open(int index, cuda::DeviceInfo& info, std::string& reason) override {
+    return cuda::open_device(index, info, reason);
+  }
+};
 
 }  // namespace
 
@@ -20,24 +27,13 @@ bool cuda_built() {
   return true;
 }
 
+Result<cuda::DeviceInfo> open_cuda_device(int index) {
+  RuntimeDevices devices;
+  return choose_cuda_device(devices, index);
+}
+
 Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaOptions& options) {
-  std::string reason;
-  const int count = cuda::device_count(reason);
-  if (count < 0) return fail(ErrorKind::Unsupported, "CUDA cannot be used on this machine: {}", reason);
-  if (count == 0) return fail(ErrorKind::Unsupported, "this machine has no CUDA device; use --device cpu");
-  if (options.device < 0 || options.device >= count) {
-    return fail(ErrorKind::Usage, "there is no CUDA device {}; this machine has {} (counted from 0)", options.device,
-                count);
-  }
-  cuda::DeviceInfo info;
-  if (!cuda::open_device(options.device, info, reason)) {
-    return fail(ErrorKind::Unsupported, "CUDA device {} cannot be opened: {}", options.device, reason);
-  }
-  if (info.major < kLeastMajor) {
-    return fail(ErrorKind::Unsupported,
-                "CUDA device {} ({}) has compute capability {}.{}; lockstep needs {}.0 or later", options.device,
-                info.name, info.major, info.minor, kLeastMajor);
-  }
+  const cuda::DeviceInfo info = LOCKSTEP_TRY(open_cuda_device(options.device));
   CudaOptions used = options;
   if (const char* off = std::getenv("LOCKSTEP_CUDA_GRAPH"); off != nullptr && std::string_view(off) == "0") {
     used.graphs = false;

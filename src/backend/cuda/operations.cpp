@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backend/cuda/device_backend.hpp"
+#include "backend/device_memory.hpp"
 #include "kernels/cpu/kernels.hpp"
 #include "kernels/cuda/few_delta.hpp"
 #include "kernels/cuda/hyper.hpp"
@@ -268,9 +269,6 @@ cuda::AttentionWeightVectors norms(const AttentionWeights& weights) {
           weights.index_k_norm->floats()};
 }
 
-/// Rows whose partial results exist at the same time.
-constexpr std::int64_t kPieceRows = 256;
-
 }  // namespace
 
 void DeviceBackend::attention(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
@@ -295,7 +293,7 @@ void DeviceBackend::attention_into(const AttentionWeights& weights, const float*
   for (const AttentionSlot& slot : slots) groups = std::max(groups, (slot.position + slot.run.rows) / shape.ratio);
   piece.most_groups = shape.budget;
   while (piece.most_groups < groups) piece.most_groups *= 2;
-  piece.rows = std::min(kPieceRows, std::max(rows, reserved_rows_));
+  piece.rows = std::min(kAttentionPieceRows, std::max(rows, reserved_rows_));
   const auto of_piece = [&](std::size_t slot, std::int64_t per_row) {
     return scratch_.at(slot).bytes(*this, static_cast<std::size_t>(piece.rows * per_row) * 4);
   };

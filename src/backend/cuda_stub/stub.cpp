@@ -1,5 +1,6 @@
 // Linked instead of backend/cuda when the build has no CUDA.
 #include "backend/cuda/cuda_backend.hpp"
+#include "backend/cuda_devices.hpp"
 
 namespace lockstep::backend {
 
@@ -7,10 +8,24 @@ bool cuda_built() {
   return false;
 }
 
-Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaOptions& /*options*/) {
+namespace {
+
+Status not_built() {
   return fail(ErrorKind::Unsupported,
               "this lockstep was built without CUDA; build it with nvcc installed (-DLOCKSTEP_CUDA=ON), or use "
               "--device cpu");
+}
+
+}  // namespace
+
+Result<kernels::cuda::DeviceInfo> open_cuda_device(int /*index*/) {
+  LOCKSTEP_TRY(not_built());
+  return kernels::cuda::DeviceInfo{};
+}
+
+Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaOptions& /*options*/) {
+  LOCKSTEP_TRY(not_built());
+  return std::unique_ptr<Backend>();
 }
 
 }  // namespace lockstep::backend

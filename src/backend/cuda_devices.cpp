@@ -1,0 +1,33 @@
+#include "backend/cuda_devices.hpp"
+
+namespace lockstep::backend {
+namespace {
+
+/// What the PTX in this program needs.
+constexpr int kLeastMajor = 8;
+
+}  // namespace
+
+Result<kernels::cuda::DeviceInfo> choose_cuda_device(CudaDevices& devices, int index) {
+  std::string reason;
+  const int count = devices.count(reason);
+  if (count < 0) {
+    return fail(ErrorKind::Unsupported, "CUDA cannot be used on this machine: {}; use --device cpu", reason);
+  }
+  if (count == 0) return fail(ErrorKind::Unsupported, "this machine has no CUDA device; use --device cpu");
+  if (index < 0 || index >= count) {
+    return fail(ErrorKind::Usage, "there is no CUDA device {}; this machine has {} (counted from 0)", index, count);
+  }
+  kernels::cuda::DeviceInfo info;
+  if (!devices.open(index, info, reason)) {
+    return fail(ErrorKind::Unsupported, "CUDA device {} cannot be opened: {}", index, reason);
+  }
+  if (info.major < kLeastMajor) {
+    return fail(ErrorKind::Unsupported,
+                "CUDA device {} ({}) has compute capability {}.{}; lockstep needs {}.0 or later", index, info.name,
+                info.major, info.minor, kLeastMajor);
+  }
+  return info;
+}
+
+}  // namespace lockstep::backend
