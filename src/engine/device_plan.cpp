@@ -2,7 +2,6 @@
 
 #include "artifact/model_walk.hpp"
 #include "backend/device_memory.hpp"
-#include "base/progress.hpp"
 
 namespace lockstep::engine {
 namespace {
@@ -14,10 +13,6 @@ constexpr std::uint64_t kUnit = 512;
 
 std::uint64_t rounded(std::uint64_t bytes) {
   return (bytes + kUnit - 1) / kUnit * kUnit;
-}
-
-std::string bytes_text(std::uint64_t bytes) {
-  return format_bytes(static_cast<double>(bytes));
 }
 
 }  // namespace

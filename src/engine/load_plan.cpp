@@ -13,10 +13,6 @@
 namespace lockstep::engine {
 namespace {
 
-std::string bytes_text(std::uint64_t bytes) {
-  return format_bytes(static_cast<double>(bytes));
-}
-
 void add_weights(const artifact::Artifact& artifact, const LoadSetup& setup, bool packs, LoadPlan& plan) {
   const artifact::ModelView& view = artifact.view();
   plan.copied += artifact.transposed_bytes();
@@ -59,6 +55,10 @@ void add_table(const artifact::ModelView& view, const LoadSetup& setup, LoadPlan
 }
 
 }  // namespace
+
+std::string bytes_text(std::uint64_t bytes) {
+  return format_bytes(static_cast<double>(bytes));
+}
 
 Result<LoadPlan> plan_load(const artifact::Artifact& artifact, const LoadSetup& setup) {
   const artifact::ModelView& view = artifact.view();

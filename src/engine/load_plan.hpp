@@ -44,6 +44,9 @@ Result<LoadPlan> plan_load(const artifact::Artifact& artifact, const LoadSetup& 
 /// "68.3 GB: weights 67.9 GB, n-gram table 0.5 GB (streamed), ..."
 [[nodiscard]] std::string describe(const LoadPlan& plan);
 
+/// A size as plans write it: "4.26 GB".
+[[nodiscard]] std::string bytes_text(std::uint64_t bytes);
+
 /// Refuses a plan that needs more than `available` bytes, with its figures. `name` is the model's. Errors: Limit.
 Status check_fits(const LoadPlan& plan, std::uint64_t available, const std::string& name);
 
