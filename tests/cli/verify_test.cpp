@@ -24,8 +24,7 @@ TEST(Verify, PrintsATableAndKeepsAReceipt) {
   const Outcome result =
       run_lockstep({"verify", kModel, "--seconds", "1", "--tokens", "2", "--seed", "3", "--receipt", receipt});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  for (const char* part :
-       {"gate", "instruction sets", "identity", "tensor inventory", "lane mtp", "reference ids"}) {
+  for (const char* part : {"gate", "instruction sets", "identity", "tensor inventory", "lane mtp", "reference ids"}) {
     EXPECT_NE(result.out.find(part), std::string::npos) << part << "\n" << result.out;
   }
   std::ifstream file(receipt);
