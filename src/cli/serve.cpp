@@ -44,10 +44,9 @@ void enter(server::LoadProgress& progress, int step, const char* phase) {
 }
 
 /// States are where the model is: on a CUDA device their default comes from what it has free after loading.
-Status size_states(const std::string& device, engine::Options& options) {
-  const backend::DeviceChoice choice = LOCKSTEP_TRY(backend::parse_device(device));
-  if (!choice.cuda || options.memory_bytes != 0) return {};
-  const kernels::cuda::DeviceInfo info = LOCKSTEP_TRY(backend::open_cuda_device(choice.index));
+Status size_states(const backend::DeviceChoice& device, engine::Options& options) {
+  if (!device.cuda || options.memory_bytes != 0) return {};
+  const kernels::cuda::DeviceInfo info = LOCKSTEP_TRY(backend::open_cuda_device(device.index));
   options.memory_bytes = engine::default_state_bytes(info.free_memory);
   return {};
 }
@@ -86,9 +85,8 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
   enter(progress, 3, "engine");
   engine::Options engine_options = options.engine;
   engine_options.vocab = vocab;
-  engine_options.prefill_chunk = options.prefill_chunk != 0
-                                     ? options.prefill_chunk
-                                     : backend::prompt_chunk(LOCKSTEP_TRY(backend::parse_device(options.model.device)));
+  const backend::DeviceChoice device = LOCKSTEP_TRY(backend::parse_device(options.model.device));
+  engine_options.prefill_chunk = options.prefill_chunk != 0 ? options.prefill_chunk : backend::prompt_chunk(device);
   engine_options.identity = LOCKSTEP_TRY(engine::model_identity(artifact)) + " " + options.model.state;
   engine_options.capture = lanes.armed(decode::LaneId::GdnCapture);
   engine_options.short_head = lanes.armed(decode::LaneId::Frspec);
@@ -108,7 +106,7 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
     context->lanes.push_back(
         {std::string(lane.name), decode::verdict_text(lanes.verdict(lane.id)), lane.health != nullptr});
   }
-  LOCKSTEP_TRY(size_states(options.model.device, engine_options));
+  LOCKSTEP_TRY(size_states(device, engine_options));
   context->engine = LOCKSTEP_TRY(engine::make_engine(model, engine_options));
   enter(progress, 4, "ready");
   return context;

@@ -190,45 +190,42 @@ void CpuBackend::select_positions(const AttentionWeights& weights, const BoundSl
   });
 }
 
+void CpuBackend::index_query(const AttentionWeights& weights, const AttentionSlot& slot, const float* index_qk,
+                             std::int64_t t, float* q) {
+  const std::int64_t heads = config_.indexer_heads;
+  const std::int64_t dim = config_.indexer_dim;
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  const float* source = index_qk + (slot.run.first_row + t) * (heads + 1) * dim;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    kernels_.norm_rope(source + h * dim, weights.index_q_norm->floats(), dim, eps, rotation(slot.position + t),
+                       q + h * dim);
+  }
+}
+
 /// The positions that row t of a run attends to.
 void CpuBackend::select_row(const AttentionWeights& weights, const BoundSlot& bound, const float* index_qk,
                             std::int64_t t, const RowChoice& choice, std::int32_t* positions, std::int64_t* counts) {
-  const AttentionSlot& slot = bound.slot;
-  const std::int64_t ratio = config_.indexer_ratio;
-  const std::int64_t budget = config_.indexer_budget / ratio;
+  const std::int64_t budget = config_.indexer_budget / config_.indexer_ratio;
   const std::int64_t heads = config_.indexer_heads;
-  const std::int64_t index_dim = config_.indexer_dim;
-  const std::int64_t row = slot.run.first_row + t;
-  const std::int64_t position = slot.position + t;
-  const std::int64_t groups = (position + 1) / ratio;
-  std::int32_t* list = positions + row * max_attended();
-  std::int64_t count = 0;
-  const auto take = [&](std::int64_t first, std::int64_t n) {
-    for (std::int64_t i = 0; i < n; ++i) list[count++] = static_cast<std::int32_t>(first + i);
-  };
+  RowPositions list(*this, bound.slot, t, positions);
+  const std::int64_t groups = list.groups();
   if (groups <= budget) {
-    take(0, groups * ratio);
+    list.take_groups(0, groups);
   } else {
-    const float* source = index_qk + row * (heads + 1) * index_dim;
-    const auto eps = static_cast<float>(config_.rms_norm_eps);
-    for (std::int64_t h = 0; h < heads; ++h) {
-      kernels_.norm_rope(source + h * index_dim, weights.index_q_norm->floats(), index_dim, eps, rotation(position),
-                         choice.q + h * index_dim);
-    }
+    index_query(weights, bound.slot, index_qk, t, choice.q);
     const auto score = [&](std::int64_t begin, std::int64_t end) {
       kernels_.index_scores(bound.keys, choice.q, heads, begin, end, choice.scores);
     };
     if (choice.share) {
-      parallel(groups, grain(heads * index_dim), score);
+      parallel(groups, grain(heads * config_.indexer_dim), score);
     } else {
       score(0, groups);
     }
     kernels_.top_k(choice.scores, groups, budget, choice.chosen, choice.order);
     std::sort(choice.chosen, choice.chosen + budget);
-    for (std::int64_t i = 0; i < budget; ++i) take(choice.chosen[i] * ratio, ratio);
+    for (std::int64_t i = 0; i < budget; ++i) list.take_groups(choice.chosen[i], 1);
   }
-  take(groups * ratio, position + 1 - groups * ratio);
-  counts[row] = count;
+  counts[bound.slot.run.first_row + t] = list.finish();
 }
 
 void CpuBackend::attend_rows(const float* q, const std::int32_t* positions, const std::int64_t* counts,

@@ -146,6 +146,34 @@ class CpuBackend final : public Backend {
   void pool_group(const AttentionWeights& weights, const AttentionSlot& slot, std::int64_t group);
   void select_positions(const AttentionWeights& weights, const BoundSlot& bound, const float* index_qk,
                         std::int32_t* positions, std::int64_t* counts);
+  /// The positions that row t of a run attends to, ascending, as they are found.
+  class RowPositions {
+   public:
+    RowPositions(const CpuBackend& backend, const AttentionSlot& slot, std::int64_t t, std::int32_t* positions)
+        : ratio_(backend.config_.indexer_ratio),
+          position_(slot.position + t),
+          list_(positions + (slot.run.first_row + t) * backend.max_attended()) {}
+
+    /// Groups that are complete when the row is there.
+    [[nodiscard]] std::int64_t groups() const { return (position_ + 1) / ratio_; }
+    void take_groups(std::int64_t first, std::int64_t n) { take(first * ratio_, n * ratio_); }
+    /// Adds the positions behind the last complete group; the number of all.
+    std::int64_t finish() {
+      take(groups() * ratio_, position_ + 1 - groups() * ratio_);
+      return count_;
+    }
+
+   private:
+    void take(std::int64_t first, std::int64_t n) {
+      for (std::int64_t i = 0; i < n; ++i) list_[count_++] = static_cast<std::int32_t>(first + i);
+    }
+
+    std::int64_t ratio_, position_, count_ = 0;
+    std::int32_t* list_;
+  };
+  /// Normed and rotated index queries of row t of a run: [heads, index dim].
+  void index_query(const AttentionWeights& weights, const AttentionSlot& slot, const float* index_qk, std::int64_t t,
+                   float* q);
   /// Where one row is chosen: [heads, index dim], [groups], [budget], [groups]. `share`: threads share its scores.
   struct RowChoice {
     float *q, *scores;
@@ -159,8 +187,6 @@ class CpuBackend final : public Backend {
   // The lane qsa_pooled_rowsel (pooled_rowsel.cpp) in place of select_positions().
   void stream_positions(const AttentionWeights& weights, const BoundSlot& bound, const float* index_qk,
                         std::int32_t* positions, std::int64_t* counts);
-  void index_queries(const AttentionWeights& weights, const AttentionSlot& slot, const float* index_qk,
-                     std::int64_t first_row, float* q);
   void stream_scores(const kernels::PagedKeys& keys, const AttentionSlot& slot, const float* q, std::int64_t first_row,
                      std::int64_t group_parts);
   // The token-only part of ple_inject(): key [rows, wide], normed, and value [rows, hidden] of rows of e.

@@ -71,30 +71,24 @@ const std::vector<std::int32_t>& TopGroups::finish() {
 void CpuBackend::stream_positions(const AttentionWeights& weights, const BoundSlot& bound, const float* index_qk,
                                   std::int32_t* positions, std::int64_t* counts) {
   const AttentionSlot& slot = bound.slot;
-  const std::int64_t ratio = config_.indexer_ratio;
   const std::int64_t first_row = bound.first_choice;
   const std::int64_t rows = slot.run.rows - first_row;
   const auto threads = static_cast<std::int64_t>(pool_.threads());
   const std::int64_t parts = rows == 0 ? 1 : std::max<std::int64_t>(1, threads / rows);
   if (rows > 0) {
-    float* q = scratch_[6].floats(static_cast<std::size_t>(rows * config_.indexer_heads * config_.indexer_dim));
-    index_queries(weights, slot, index_qk, first_row, q);
+    const std::int64_t query = config_.indexer_heads * config_.indexer_dim;
+    float* q = scratch_[6].floats(static_cast<std::size_t>(rows * query));
+    for (std::int64_t t = 0; t < rows; ++t) index_query(weights, slot, index_qk, first_row + t, q + t * query);
     if (top_groups_.size() < static_cast<std::size_t>(rows * parts)) {
       top_groups_.resize(static_cast<std::size_t>(rows * parts));
     }
     stream_scores(bound.keys, slot, q, first_row, parts);
   }
   for (std::int64_t t = 0; t < slot.run.rows; ++t) {
-    const std::int64_t row = slot.run.first_row + t;
-    const std::int64_t position = slot.position + t;
-    const std::int64_t groups = (position + 1) / ratio;
-    std::int32_t* list = positions + row * max_attended();
-    std::int64_t count = 0;
-    const auto take = [&](std::int64_t first, std::int64_t n) {
-      for (std::int64_t i = 0; i < n; ++i) list[count++] = static_cast<std::int32_t>(first + i);
-    };
+    RowPositions list(*this, slot, t, positions);
+    const std::int64_t groups = list.groups();
     if (t < first_row) {
-      take(0, groups * ratio);
+      list.take_groups(0, groups);
     } else {
       TopGroups& best = top_groups_[static_cast<std::size_t>((t - first_row) * parts)];
       std::uint64_t kept = best.kept();
@@ -103,28 +97,12 @@ void CpuBackend::stream_positions(const AttentionWeights& weights, const BoundSl
         kept += other.kept();
         best.merge(other);
       }
-      for (const std::int32_t group : best.finish()) take(group * ratio, ratio);
+      for (const std::int32_t group : best.finish()) list.take_groups(group, 1);
       ++lane_counters_.rowsel_rows;
       lane_counters_.rowsel_groups += static_cast<std::uint64_t>(groups);
       lane_counters_.rowsel_kept += kept;
     }
-    take(groups * ratio, position + 1 - groups * ratio);
-    counts[row] = count;
-  }
-}
-
-/// Normed and rotated index queries of the rows from first_row on: [rows, heads, index dim].
-void CpuBackend::index_queries(const AttentionWeights& weights, const AttentionSlot& slot, const float* index_qk,
-                               std::int64_t first_row, float* q) {
-  const std::int64_t heads = config_.indexer_heads;
-  const std::int64_t dim = config_.indexer_dim;
-  const auto eps = static_cast<float>(config_.rms_norm_eps);
-  for (std::int64_t t = first_row; t < slot.run.rows; ++t) {
-    const float* source = index_qk + (slot.run.first_row + t) * (heads + 1) * dim;
-    for (std::int64_t h = 0; h < heads; ++h) {
-      kernels_.norm_rope(source + h * dim, weights.index_q_norm->floats(), dim, eps, rotation(slot.position + t), q);
-      q += dim;
-    }
+    counts[slot.run.first_row + t] = list.finish();
   }
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/kernels.hpp"
+#include "kernels/cpu/vector/key_products.hpp"
 #include "numerics/canon_math.hpp"
 #include "numerics/fold32.hpp"
 
@@ -22,40 +23,7 @@ void gather_block(const PagedKeys& keys, std::size_t offset, std::int64_t kv_hea
   for (std::int64_t j = 0; j < count; ++j) {
     const std::byte* page = keys.pages[positions[j] / kPageTokens] + offset;
     const std::byte* row = page + (positions[j] % kPageTokens * keys.kv_heads + kv_head) * keys.head_dim * size;
-    for (std::int64_t i = 0; i < keys.head_dim; i += 16) {
-      Isa::store(block + j * keys.head_dim + i, Isa::load_scales(row + i * size, wide), 16);
-    }
-  }
-}
-
-/// The 32 lanes of fold32, folded once to 16, of the products of H query heads with K keys: sums[h * 16 + k].
-template <class Isa, int H, int K>
-LOCKSTEP_INLINE void key_products(const float* q, const float* const (&keys)[K], std::int64_t n,
-                                  typename Isa::Float* sums) {
-  using Float = typename Isa::Float;
-  Float low[H][K];
-  Float high[H][K];
-  for (int h = 0; h < H; ++h) {
-    for (int k = 0; k < K; ++k) low[h][k] = high[h][k] = Isa::zero();
-  }
-  for (std::int64_t i = 0; i < n; i += 32) {
-    Float key_low[K];
-    Float key_high[K];
-    for (int k = 0; k < K; ++k) {
-      key_low[k] = Isa::load_floats(keys[k] + i);
-      key_high[k] = Isa::load_floats(keys[k] + i + 16);
-    }
-    for (int h = 0; h < H; ++h) {
-      const Float q_low = Isa::in_register(Isa::load_floats(q + h * n + i));
-      const Float q_high = Isa::in_register(Isa::load_floats(q + h * n + i + 16));
-      for (int k = 0; k < K; ++k) {
-        low[h][k] = Isa::fma(q_low, key_low[k], low[h][k]);
-        high[h][k] = Isa::fma(q_high, key_high[k], high[h][k]);
-      }
-    }
-  }
-  for (int h = 0; h < H; ++h) {
-    for (int k = 0; k < K; ++k) sums[h * 16 + k] = Isa::add(low[h][k], high[h][k]);
+    widen_row<Isa>(row, keys.head_dim, wide, block + j * keys.head_dim);
   }
 }
 
@@ -63,15 +31,9 @@ LOCKSTEP_INLINE void key_products(const float* q, const float* const (&keys)[K],
 template <class Isa, int H>
 LOCKSTEP_INLINE void block_scores(const float* q, const float* block, std::int64_t count, std::int64_t n, float scale,
                                   float* p) {
-  constexpr int kKeys = Isa::kAttendKeys;
   typename Isa::Float sums[H * 16];
   for (std::int64_t first = 0; first < count; first += 16) {
-    for (std::int64_t k = 0; k < 16; k += kKeys) {
-      const float* keys[kKeys];
-      // Beyond the end the last key again: its lanes are not looked at.
-      for (int i = 0; i < kKeys; ++i) keys[i] = block + std::min(first + k + i, count - 1) * n;
-      key_products<Isa, H, kKeys>(q, keys, n, sums + k);
-    }
+    key_sums<Isa, H>(q, block + first * n, count - first, n, sums);
     for (int h = 0; h < H; ++h) {
       Isa::store(p + h * kAttentionBlock + first,
                  Isa::mul(Isa::fold_each(sums + std::ptrdiff_t{16} * h), Isa::broadcast(scale)), 16);
