@@ -43,7 +43,7 @@ Result<std::uint64_t> hashed_bytes(const Artifact& artifact) {
   return total;
 }
 
-Result<std::vector<FileHash>> hash_files(const Artifact& artifact, const std::function<void(std::uint64_t)>& progress) {
+Result<std::vector<FileHash>> hash_files(const Artifact& artifact, const std::function<bool(std::uint64_t)>& progress) {
   constexpr std::size_t kBlock = std::size_t{8} << 20;
   std::vector<FileHash> hashes;
   for (const std::string& name : identity_files(artifact)) {
@@ -52,7 +52,7 @@ Result<std::vector<FileHash>> hash_files(const Artifact& artifact, const std::fu
     for (auto rest = file.bytes(); !rest.empty();) {
       const auto block = rest.first(std::min(kBlock, rest.size()));
       hash.update(block);
-      progress(block.size());
+      if (!progress(block.size())) return fail(ErrorKind::Cancelled, "interrupted");
       rest = rest.subspan(block.size());
     }
     hashes.push_back({name, hash.hex(), file.bytes().size()});

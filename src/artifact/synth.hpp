@@ -2,6 +2,7 @@
 // measuring and for tests (docs/artifact.md, "Synthetic models"). The same three give the same bytes everywhere.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <optional>
 
@@ -39,10 +40,12 @@ using PrecisionRule = std::function<std::optional<Precision>(const MatrixPart& p
 [[nodiscard]] PrecisionRule recipe_rule(const Recipe& recipe);
 
 /// The model in memory, with exactly the bytes that write_synthetic() writes for the rule's recipe. Its n-gram table
-/// can only be resident. Errors: Limit when the weights take more than the available memory.
+/// can only be resident. Errors: Limit when the weights take more than the available memory;
+/// Cancelled once `cancel`, which may be null, is true.
 Result<Artifact> make_synthetic(const ModelConfig& config, const PrecisionRule& rule, std::uint64_t seed,
-                                std::size_t threads = 0);
+                                std::size_t threads = 0, const std::atomic<bool>* cancel = nullptr);
 /// The same for a whole description. Errors: also those of parse_config().
-Result<Artifact> make_synthetic(const SynthModel& model, std::size_t threads = 0);
+Result<Artifact> make_synthetic(const SynthModel& model, std::size_t threads = 0,
+                                const std::atomic<bool>* cancel = nullptr);
 
 }  // namespace lockstep::artifact

@@ -59,6 +59,7 @@ InterruptScope::~InterruptScope() {
   std::signal(SIGTERM, SIG_DFL);
   if (!hangup_ignored_) std::signal(SIGHUP, SIG_DFL);
   ::close(wake.exchange(-1));
+  raised.store(false);
 }
 
 bool InterruptScope::requested() const {
@@ -69,7 +70,12 @@ bool InterruptScope::ending() const {
   return fatal.load() != 0;
 }
 
-const std::atomic<bool>& InterruptScope::flag() const {
+Status InterruptScope::check() const {
+  if (requested()) return fail(ErrorKind::Cancelled, "interrupted");
+  return {};
+}
+
+const std::atomic<bool>& InterruptScope::flag() {
   return raised;
 }
 

@@ -29,12 +29,14 @@ struct Options {
 };
 
 Status verify(const Options& options) {
+  const InterruptScope interrupts;
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model));
   artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open_shapes(directory));
   decode::GateOptions gates = options.gates;
   gates.device = LOCKSTEP_TRY(backend::parse_device(options.device));
   gates.vocab = artifact.config().vocab_size;
   gates.threads = granted_threads(gates.threads);
+  gates.cancel = &InterruptScope::flag();
   EngineOptions reference;  // the reference runs on the processor, whatever is tried
   reference.threads = gates.threads;
   LOCKSTEP_TRY(check_memory(artifact, load_setup(reference, artifact, true), options.force_memory));
@@ -50,7 +52,6 @@ Status verify(const Options& options) {
   }
   std::optional<AtomicFile> file;  // opened first: a wrong path is better known before the run
   if (!options.receipt.empty()) file = LOCKSTEP_TRY(AtomicFile::create(options.receipt));
-  const InterruptScope interrupts;
   std::unique_ptr<Progress> bar;
   const decode::GateReport report =
       LOCKSTEP_TRY(decode::run_gates(artifact, gates, [&](const std::string&, std::int64_t done, std::int64_t total) {

@@ -137,21 +137,21 @@ std::uint64_t bytes(const artifact::DraftView& view) {
 }  // namespace
 
 Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft,
-                               const std::function<void(std::uint64_t done)>& uploaded) {
+                               const std::function<Status(std::uint64_t done)>& uploaded) {
   Weights weights;
   std::uint64_t done = 0;
   LOCKSTEP_TRY(artifact::check_finite(view.embedding));
   weights.embedding = LOCKSTEP_TRY(backend.upload_rows(view.embedding));
   weights.head = LOCKSTEP_TRY(upload(view.head, backend));
-  uploaded(done += bytes(view.embedding) + bytes(view.head));
+  LOCKSTEP_TRY(uploaded(done += bytes(view.embedding) + bytes(view.head)));
   for (const artifact::LayerView& layer : view.layers) {
     if (layer.ple) weights.ngram = layer.ple->hash;
     weights.layers.push_back(LOCKSTEP_TRY(upload_layer(layer, backend)));
-    uploaded(done += bytes(layer));
+    LOCKSTEP_TRY(uploaded(done += bytes(layer)));
   }
   weights.mixer = LOCKSTEP_TRY(upload_site(view.mixer, backend));
   if (view.draft && draft) weights.draft = LOCKSTEP_TRY(upload_draft(*view.draft, backend));
-  uploaded(upload_bytes(view, draft));
+  LOCKSTEP_TRY(uploaded(upload_bytes(view, draft)));
   return weights;
 }
 

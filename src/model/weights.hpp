@@ -44,10 +44,10 @@ struct Weights {
 };
 
 /// Uploads every piece of the view, the draft layer if `draft`. `uploaded` is called after each layer with the bytes
-/// done so far, of upload_bytes(). Errors: Limit when the device has too little memory; Invalid at a scale or bias that
-/// is not finite (artifact/finite.hpp).
+/// done so far, of upload_bytes(), and its error ends the work. Errors: Limit when the device has too little memory;
+/// Invalid at a scale or bias that is not finite (artifact/finite.hpp).
 Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft,
-                               const std::function<void(std::uint64_t done)>& uploaded);
+                               const std::function<Status(std::uint64_t done)>& uploaded);
 /// Bytes of the matrices that upload_weights() hands over. The n-gram table is not among them.
 [[nodiscard]] std::uint64_t upload_bytes(const artifact::ModelView& view, bool draft);
 

@@ -288,6 +288,13 @@ TEST(Synth, TheTokenizerIsPaddedToTheVocabulary) {
   EXPECT_FALSE(std::filesystem::exists(scratch / "other.partial"));
 }
 
+TEST(Synth, MakingAModelInMemoryCanBeCancelled) {
+  const std::atomic<bool> cancel{true};
+  const auto ended = make_synthetic(named("toy", "bare", 1), 1, &cancel);
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().kind, ErrorKind::Cancelled);
+}
+
 TEST(Synth, UnusableGeometriesAreErrors) {
   EXPECT_EQ(synth_geometry("no-such-file").error().kind, ErrorKind::Usage);
   const Scratch scratch;

@@ -170,5 +170,16 @@ TEST(ModelLoad, NonFiniteScalesAreNamed) {
   }
 }
 
+TEST(Model, LoadingCanBeCancelled) {
+  const artifact::Artifact artifact = artifact::Artifact::open(LOCKSTEP_TEST_DATA "/toy-pack").value();
+  const std::atomic<bool> cancel{true};
+  ModelOptions options;
+  options.cancel = &cancel;
+  const auto model = Model::load(artifact, backend::CpuBackend::create(one_thread()).value(), options);
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().kind, ErrorKind::Cancelled);
+  EXPECT_EQ(model.error().message, "interrupted");
+}
+
 }  // namespace
 }  // namespace lockstep::model
