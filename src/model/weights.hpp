@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <vector>
 
-#include "artifact/model_view.hpp"
+#include "artifact/artifact.hpp"
 #include "backend/backend.hpp"
 #include "base/progress.hpp"
 
@@ -36,6 +37,7 @@ struct DraftHead {
 };
 
 struct Weights {
+  std::deque<std::vector<std::byte>> kept;  ///< what matrices below may refer to
   backend::MatrixPtr embedding, head;
   std::vector<LayerWeights> layers;
   backend::HyperWeights mixer;
@@ -43,10 +45,10 @@ struct Weights {
   artifact::NgramHash ngram;
 };
 
-/// Uploads every piece of the view, the draft layer if `draft`. `uploaded` is called after each layer with the bytes
-/// done so far, of upload_bytes(). Errors: Limit when the device has too little memory; Invalid at a scale or bias that
-/// is not finite (artifact/finite.hpp).
-Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft,
+/// Uploads every piece of the artifact, the draft layer if `draft`; what is made on demand is made for it, one matrix
+/// at a time. `uploaded` is called after each layer with the bytes done so far, of upload_bytes(). Errors: Limit when
+/// the device has too little memory; Invalid at a scale or bias that is not finite (artifact/finite.hpp).
+Result<Weights> upload_weights(const artifact::Artifact& artifact, backend::Backend& backend, bool draft,
                                const std::function<void(std::uint64_t done)>& uploaded);
 /// Bytes of the matrices that upload_weights() hands over. The n-gram table is not among them.
 [[nodiscard]] std::uint64_t upload_bytes(const artifact::ModelView& view, bool draft);
