@@ -41,11 +41,13 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
     const std::uint64_t total = upload_bytes(artifact.view(), options.draft);
     Progress progress("loading", total, ProgressUnit::Bytes);
     if (options.progress) options.progress(0, total);
-    Result<Weights> weights = upload_weights(artifact, *model->backend_, options.draft, [&](std::uint64_t done) {
+    const auto uploaded = [&](std::uint64_t done) {
       progress.set(done);
       if (options.progress) options.progress(done, total);
       artifact.release_pages();  // what was copied need not be there twice
-    });
+    };
+    Result<Weights> weights = upload_weights(artifact, *model->backend_, options.draft, {uploaded, options.cancel});
+    if (!weights && weights.error().kind == ErrorKind::Cancelled) return tl::unexpected(weights.error());
     if (!weights) return with_context(std::move(weights).error(), artifact.directory().string());
     model->weights_ = *std::move(weights);
   }

@@ -14,7 +14,8 @@ using backend::Backend;
 /// Hands the pieces of an artifact to a backend. Matrices are looked at once on the way.
 class Uploader {
  public:
-  Uploader(const artifact::Artifact& artifact, Backend& backend) : artifact_(artifact), backend_(backend) {}
+  Uploader(const artifact::Artifact& artifact, Backend& backend, const std::atomic<bool>* cancel)
+      : artifact_(artifact), backend_(backend), cancel_(cancel) {}
 
   Result<backend::MatrixPtr> matrix(const artifact::MatrixView& view) {
     return upload(view, [this](const artifact::MatrixView& full) { return backend_.upload(full); });
@@ -34,6 +35,7 @@ class Uploader {
  private:
   template <class Upload>
   Result<backend::MatrixPtr> upload(const artifact::MatrixView& view, Upload send) {
+    if (cancel_ != nullptr && cancel_->load()) return fail(ErrorKind::Cancelled, "interrupted");
     std::vector<std::byte> memory;
     const artifact::MatrixView full = artifact_.readable(view, memory);
     LOCKSTEP_TRY(artifact::check_finite(full));
@@ -44,6 +46,7 @@ class Uploader {
 
   const artifact::Artifact& artifact_;
   Backend& backend_;
+  const std::atomic<bool>* cancel_;
   std::deque<std::vector<std::byte>> kept_;
 };
 
@@ -168,23 +171,23 @@ std::uint64_t bytes(const artifact::DraftView& view) {
 }  // namespace
 
 Result<Weights> upload_weights(const artifact::Artifact& artifact, backend::Backend& backend, bool draft,
-                               const std::function<void(std::uint64_t done)>& uploaded) {
+                               const UploadWatch& watch) {
   const artifact::ModelView& view = artifact.view();
-  Uploader to(artifact, backend);
+  Uploader to(artifact, backend, watch.cancel);
   Weights weights;
   std::uint64_t done = 0;
   weights.embedding = LOCKSTEP_TRY(to.rows(view.embedding));
   weights.head = LOCKSTEP_TRY(to.matrix(view.head));
-  uploaded(done += bytes(view.embedding) + bytes(view.head));
+  watch.uploaded(done += bytes(view.embedding) + bytes(view.head));
   for (const artifact::LayerView& layer : view.layers) {
     if (layer.ple) weights.ngram = layer.ple->hash;
     weights.layers.push_back(LOCKSTEP_TRY(upload_layer(layer, to)));
-    uploaded(done += bytes(layer));
+    watch.uploaded(done += bytes(layer));
   }
   weights.mixer = LOCKSTEP_TRY(upload_site(view.mixer, to));
   if (view.draft && draft) weights.draft = LOCKSTEP_TRY(upload_draft(*view.draft, to));
   weights.kept = to.take_kept();
-  uploaded(upload_bytes(view, draft));
+  watch.uploaded(upload_bytes(view, draft));
   return weights;
 }
 
