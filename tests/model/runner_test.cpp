@@ -73,22 +73,6 @@ TEST_F(RunnerTest, CapturedRowsAreAsManyAsCanBeTakenBack) {
 }
 
 // Memory that runs out at any allocation of a step, the last one included, leaves every sequence as it was.
-TEST(Model, LoadingStopsWhenItIsCancelled) {
-  const artifact::Artifact artifact = artifact::Artifact::open(kToyPack).value();
-  std::atomic<bool> cancel{false};
-  ModelOptions options;
-  options.cancel = &cancel;
-  std::uint64_t last = 0;
-  options.progress = [&](std::uint64_t done, std::uint64_t /*total*/) {
-    last = done;
-    if (done > 0) cancel.store(true);
-  };
-  const auto model = Model::load(artifact, backend::CpuBackend::create(one_thread()).value(), options);
-  ASSERT_FALSE(model);
-  EXPECT_EQ(model.error().kind, ErrorKind::Cancelled);
-  EXPECT_LT(last, upload_bytes(artifact.view(), true));
-}
-
 TEST(RunnerMemory, AStepWithoutMemoryChangesNothing) {
   int left = 1 << 20;  // allocations until they are refused
   auto artifact = artifact::Artifact::open(LOCKSTEP_TEST_DATA "/toy-pack").value();
@@ -150,6 +134,22 @@ TEST(RunnerMemory, ADraftWithoutMemoryChangesNothing) {
     EXPECT_EQ(sequence.save(), before);
   }
   EXPECT_GE(refused, 2);
+}
+
+TEST(ModelLoad, StopsWhenItIsCancelled) {
+  const artifact::Artifact artifact = artifact::Artifact::open(LOCKSTEP_TEST_DATA "/toy-pack").value();
+  std::atomic<bool> cancel{false};
+  ModelOptions options;
+  options.cancel = &cancel;
+  std::uint64_t last = 0;
+  options.progress = [&](std::uint64_t done, std::uint64_t /*total*/) {
+    last = done;
+    if (done > 0) cancel.store(true);
+  };
+  const auto model = Model::load(artifact, backend::CpuBackend::create(one_thread()).value(), options);
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().kind, ErrorKind::Cancelled);
+  EXPECT_LT(last, upload_bytes(artifact.view(), true));
 }
 
 TEST(ModelLoad, NonFiniteScalesAreNamed) {
