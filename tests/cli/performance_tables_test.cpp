@@ -19,11 +19,12 @@ class PerformanceTables : public testing::Test {
     const fs::path source = LOCKSTEP_SOURCE_DIR;
     for (const char* name : {"docs/measurements", "docs/receipts"}) {
       fs::create_directories(root_ / name);
+      fs::copy(source / name, root_ / name, fs::copy_options::recursive);
+    }
+    for (const char* name : {"scripts", "bench"}) fs::create_directories(root_ / name);
+    for (const char* name : {"docs/performance.md", "scripts/performance_tables", "bench/cpu_report_tables"}) {
       fs::copy(source / name, root_ / name);
     }
-    fs::create_directories(root_ / "scripts");
-    for (const char* name : {"docs/performance.md", "scripts/performance_tables"})
-      fs::copy(source / name, root_ / name);
     if (check().exit_code == 127) GTEST_SKIP() << "there is no python3";
   }
   [[nodiscard]] Outcome check() const {
