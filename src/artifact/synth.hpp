@@ -2,7 +2,6 @@
 // measuring and for tests (docs/artifact.md, "Synthetic models"). The same three give the same bytes everywhere.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <optional>
 
@@ -40,12 +39,13 @@ using PrecisionRule = std::function<std::optional<Precision>(const MatrixPart& p
 [[nodiscard]] PrecisionRule recipe_rule(const Recipe& recipe);
 
 /// The model in memory, with exactly the bytes that write_synthetic() writes for the rule's recipe. Its n-gram table
-/// can only be resident. Errors: Limit when the weights take more than the available memory;
-/// Cancelled once `cancel`, which may be null, is true.
+/// can only be resident. Errors: Limit when the weights take more than the available memory.
 Result<Artifact> make_synthetic(const ModelConfig& config, const PrecisionRule& rule, std::uint64_t seed,
-                                std::size_t threads = 0, const std::atomic<bool>* cancel = nullptr);
+                                std::size_t threads = 0);
 /// The same for a whole description. Errors: also those of parse_config().
-Result<Artifact> make_synthetic(const SynthModel& model, std::size_t threads = 0,
-                                const std::atomic<bool>* cancel = nullptr);
+Result<Artifact> make_synthetic(const SynthModel& model, std::size_t threads = 0);
+/// The same model, whose matrices are made when they are asked for (Artifact::on_demand). Errors: those of
+/// parse_config(), Limit (n-gram table).
+Result<Artifact> make_synthetic_on_demand(const SynthModel& model, std::size_t threads = 0);
 
 }  // namespace lockstep::artifact

@@ -18,8 +18,10 @@
 #include "cli/engine_options.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/terminal.hpp"
+#include "cli/version.hpp"
 #include "model/runner.hpp"
 #include "model/work.hpp"
+#include "report/machine.hpp"
 
 namespace lockstep::cli {
 namespace {
@@ -257,8 +259,13 @@ Status run_bench(Options& options) {
               backend::integer_peak(*kernels, pool), profile, interrupts);
   const double bandwidth = std::max({bench.bandwidth(), bench.bandwidth(), bench.bandwidth()});
 
-  Json json = {{"backend", bench.describe()},        {"load_seconds", load_seconds}, {"load_peak_bytes", load_peak},
-               {"read_bytes_per_second", bandwidth}, {"integer_peak", bench.peak()}, {"cases", Json::array()}};
+  Json json = {{"version", version()},         {"commit", commit()},           {"backend", bench.describe()},
+               {"load_seconds", load_seconds}, {"load_peak_bytes", load_peak}, {"read_bytes_per_second", bandwidth},
+               {"integer_peak", bench.peak()}, {"cases", Json::array()}};
+  json["time"] = report::now_utc();
+  json["machine"] = report::describe_machine();
+  const std::optional<double> load = report::MachineReader().read().load;
+  json["load_average"] = load ? Json(*load) : Json();
   if (!bench.label().empty()) json["synthetic"] = bench.label();
   if (!options.json) {
     LOCKSTEP_TRY(write_stdout(

@@ -89,7 +89,7 @@ engine::LoadSetup load_setup(const EngineOptions& options, const artifact::Artif
   setup.draft = draft;
   const Result<backend::DeviceChoice> device = backend::parse_device(options.device);
   setup.rows = backend::prompt_chunk(device ? *device : backend::DeviceChoice{});  // unless a command asks for others
-  setup.weights_in_memory = !options.in_memory.empty();
+  setup.on_demand = !options.in_memory.empty();
   return setup;
 }
 

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <regex>
+#include <set>
 
 #include "report/driver.hpp"
 #include "report/parity.hpp"
@@ -208,6 +210,26 @@ TEST(Report, MarkdownNamesLanesUnderTestAndTheEnvironment) {
   EXPECT_EQ(to_json(run)["environment"]["LOCKSTEP_ISA"], "avx2");
 }
 
+TEST(Report, AFailComparesNothing) {
+  report::Run run = good_run();
+  run.samples[3].digests.text = "another";
+  const OrderedJson json = to_json(run);
+  EXPECT_EQ(json["verdict"], "FAIL");
+  for (const OrderedJson& arm : json["summary"]) {
+    for (const Metric metric : kMetrics) {
+      const OrderedJson& part = arm[std::string(metric_info(metric).key)];
+      EXPECT_TRUE(part.contains("mean") && part["against_control"].is_null()) << part;
+    }
+  }
+  const std::string csv = to_csv(run);
+  EXPECT_EQ(csv.find(",PASS,"), std::string::npos) << csv;
+  EXPECT_NE(csv.find(",FAIL,"), std::string::npos) << csv;
+  for (const std::string& text : {json["summary"].dump(), to_markdown(run), csv, to_svg(run)}) {
+    EXPECT_FALSE(std::regex_search(text, std::regex("\\b(gain|loss|within noise)\\b|\\| against"))) << text;
+  }
+  EXPECT_NE(to_markdown(run).find("No arm is compared with another"), std::string::npos);
+}
+
 TEST(Report, CsvHasALineASample) {
   report::Run run = good_run();
   run.samples[1].error = "say \"no\", twice";
@@ -219,7 +241,10 @@ TEST(Report, CsvHasALineASample) {
 TEST(Report, MarkdownHasTheVerdicts) {
   const std::string text = to_markdown(good_run());
   EXPECT_NE(text.find("**PASS**"), std::string::npos);
-  EXPECT_NE(text.find("| off | decode | -19.70 % |"), std::string::npos) << text;
+  EXPECT_NE(
+      text.find("| off | decode | -19.70 % | -20.94 % to -18.47 % | 0.00 % | 0.00 % | 0.00 % | 1.23 % | **loss** |"),
+      std::string::npos)
+      << text;
   EXPECT_NE(text.find("**loss**"), std::string::npos);
   EXPECT_NE(text.find("highest load average 0.25"), std::string::npos);
 }
@@ -256,6 +281,52 @@ TEST(Charts, GrowWithTheLegend) {
   for (int seed = 2; seed <= 60; ++seed) chart.lines.push_back(std::to_string(seed));
   EXPECT_GE(height(), 60 * 20);
   EXPECT_LT(small, 500);
+}
+
+/// A number that follows `key` in the first element with `text`, or in the whole document.
+double number_of(const std::string& svg, const std::string& key, const std::string& text = {}) {
+  const std::size_t at = text.empty() ? 0 : svg.rfind("<text", svg.find(">" + text + "<"));
+  return std::stod(svg.substr(svg.find(" " + key + "=\"", at) + key.size() + 3));
+}
+
+TEST(Charts, HaveRoomForTheirTexts) {
+  const std::string name = "baseline-with-everything-off-too";
+  const std::string seed = "18446744073709551615";
+  WindowChart chart{.title = "t: " + name,
+                    .subtitle = name + " against another: one that is long enough for a second line",
+                    .unit = "u",
+                    .arms = {name},
+                    .columns = {{name + "1", 0, true, {0.0123}}, {name + "2", 0, true, {0.0124}}},
+                    .lines = {seed}};
+  const std::string svg = window_chart(chart);
+  constexpr double kNarrow = 6;  // of a character, at least
+  const auto fits = [&](const std::string& text) {
+    const double end = number_of(svg, "x", text) + kNarrow * static_cast<double>(text.size());
+    EXPECT_LT(end, number_of(svg, "width")) << text;
+  };
+  fits(name);
+  fits(seed);
+  EXPECT_EQ(svg.find(">" + chart.subtitle + "<"), std::string::npos) << "in two lines";
+  // Labels of windows that are wider than their columns are turned.
+  EXPECT_NE(svg.find("rotate(-90"), std::string::npos);
+  EXPECT_GT(number_of(svg, "y", "windows in run order"),
+            number_of(svg, "y", name + "1") + kNarrow * static_cast<double>(name.size()));
+  // Ticks that are close to each other differ in their labels.
+  EXPECT_NE(svg.find(">0.01230<"), std::string::npos) << svg;
+  chart.columns[0].label = "a1";
+  chart.columns[1].label = "a2";
+  EXPECT_EQ(window_chart(chart).find("rotate"), std::string::npos);
+}
+
+TEST(Charts, TwentySeedsHaveLinesOfTheirOwn) {
+  WindowChart chart{.title = "t", .subtitle = "", .unit = "u", .arms = {"a"}, .columns = {}, .lines = {}};
+  for (int seed = 0; seed < 20; ++seed) chart.lines.push_back(std::to_string(seed));
+  const std::string svg = window_chart(chart);
+  std::set<std::string> styles;
+  for (std::size_t at = svg.find("<polyline"); at != std::string::npos; at = svg.find("<polyline", at + 1)) {
+    styles.insert(svg.substr(svg.find("stroke", at), svg.find("/>", at) - svg.find("stroke", at)));
+  }
+  EXPECT_EQ(styles.size(), 20U);
 }
 
 TEST(Charts, AreWellFormedWhateverTheNames) {
