@@ -17,6 +17,7 @@
 #include "cli/interrupt.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
+#include "cli/version.hpp"
 #include "report/machine.hpp"
 #include "report/parity.hpp"
 #include "report/report.hpp"
@@ -27,7 +28,7 @@ namespace {
 constexpr std::uint64_t kMaxPromptBytes = std::uint64_t{64} << 20;
 
 struct Options {
-  std::string model, prompt, order, control, out, seeds = "20260829-20260831";
+  std::string model, prompt, order, control, out, stored, seeds = "20260829-20260831";
   std::vector<std::string> arms, required;
   std::vector<std::int64_t> contexts;
   std::int64_t prompt_tokens = 16384, max_tokens = 1024, context_tokens = 64;
@@ -174,7 +175,8 @@ class Bench {
     run.model = model_;
     run.machine = report::describe_machine();
     run.environment = report::lockstep_environment();
-    run.version = LOCKSTEP_VERSION;
+    run.version = version();
+    run.commit = commit();
     run.started = report::now_utc();
     Progress bar("samples", run.windows.size() * run.seeds.size(), ProgressUnit::Items);
     const report::DriverHooks hooks{.open =
@@ -207,20 +209,39 @@ class Bench {
   AbSetup setup_;
 };
 
-Status compare_arms(const Options& options) {
-  report::Run run = LOCKSTEP_TRY(plan(options));
-  Bench bench(options);
-  Receipts receipts = LOCKSTEP_TRY(Receipts::create(options.out, {"ab.json", "ab.csv", "ab.md", "ab.svg"}));
-  LOCKSTEP_TRY(bench.prepare(run.cell));
-  Status status = bench.run(run);
-  if (!status && status.error().kind != ErrorKind::Cancelled) return status;
+/// Writes and prints what there is to say of a run, and turns its verdict into the exit code.
+Status deliver(const report::Run& run, Receipts& receipts, bool as_json, const Status& status) {
   const std::string json = report::to_json(run).dump(2) + "\n";
   const std::string markdown = report::to_markdown(run);
   LOCKSTEP_TRY(receipts.write({json, report::to_csv(run), markdown, report::to_svg(run)}));
   if (!status) return status;
-  LOCKSTEP_TRY(write_stdout(options.json ? json : markdown));
-  if (report::failures(run).empty()) return {};
-  return fail(ErrorKind::Internal, "FAIL: {}", report::failures(run).front());
+  LOCKSTEP_TRY(write_stdout(as_json ? json : markdown));
+  const std::vector<std::string> failed = report::failures(run);
+  return failed.empty() ? Status{} : fail(ErrorKind::Internal, "FAIL: {}", failed.front());
+}
+
+Result<Receipts> create_receipts(const Options& options) {
+  return Receipts::create(options.out, {"ab.json", "ab.csv", "ab.md", "ab.svg"});
+}
+
+Status compare_arms(const Options& options) {
+  report::Run run = LOCKSTEP_TRY(plan(options));
+  Bench bench(options);
+  Receipts receipts = LOCKSTEP_TRY(create_receipts(options));
+  LOCKSTEP_TRY(bench.prepare(run.cell));
+  const Status status = bench.run(run);
+  if (!status && status.error().kind != ErrorKind::Cancelled) return status;
+  return deliver(run, receipts, options.json, status);
+}
+
+/// A stored run again: what follows from its samples is computed by the rules of this program.
+Status render_stored(const Options& options) {
+  const std::string text = LOCKSTEP_TRY(read_file(options.stored, JsonLimits{}.max_bytes));
+  const OrderedJson json = LOCKSTEP_TRY(parse_ordered_json(text, options.stored));
+  const Result<report::Run> run = report::run_of_json(json);
+  if (!run) return fail(ErrorKind::Invalid, "{}: {}", options.stored, run.error().message);
+  Receipts receipts = LOCKSTEP_TRY(create_receipts(options));
+  return deliver(*run, receipts, options.json, {});
 }
 
 Status sweep(const Options& options) {
@@ -236,7 +257,9 @@ Status sweep(const Options& options) {
   cell.top_p = options.top_p;
   cell.top_k = options.top_k;
   LOCKSTEP_TRY(bench.prepare(cell));
-  SweepOptions wanted{options.contexts, options.context_tokens, [&] { return bench.gate(gate_limits(options)); }};
+  SweepOptions wanted{.contexts = options.contexts, .tokens = options.context_tokens, .gate = [&] {
+                        return bench.gate(gate_limits(options));
+                      }};
   std::ranges::sort(wanted.contexts);
   wanted.contexts.erase(std::unique(wanted.contexts.begin(), wanted.contexts.end()), wanted.contexts.end());
   const OrderedJson found = LOCKSTEP_TRY(sweep_contexts(bench.setup(), arms, wanted));
@@ -246,6 +269,16 @@ Status sweep(const Options& options) {
   LOCKSTEP_TRY(write_stdout(options.json ? json : markdown));
   if (sweep_passed(found)) return {};
   return fail(ErrorKind::Internal, "FAIL: see the context sweep");
+}
+
+/// What has its own model, windows and gate needs nothing but --out and --json.
+Status check_stored(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() == 0 || name == "--report" || name == "--out" || name == "--json") continue;
+    return fail(ErrorKind::Usage, "{} has no meaning with --report", name);
+  }
+  return {};
 }
 
 /// A sweep and a comparison of arms have options of their own; one that would be ignored is an error.
@@ -326,6 +359,8 @@ void add_ab(CLI::App& app, CommandContext& context) {
   command->add_option("--context-tokens", options->context_tokens, "Tokens decoded at each context of a sweep")
       ->transform(whole_number(1, 65536))
       ->capture_default_str();
+  command->add_option("--report", options->stored, "Write the reports of this stored ab.json again; runs nothing")
+      ->check(not_empty());
   command->add_option("--out", options->out, "Directory for ab.json, ab.csv, ab.md and ab.svg")->check(not_empty());
   command->add_flag("--json", options->json, "Print the JSON instead of the Markdown report");
   command->footer(
@@ -333,10 +368,16 @@ void add_ab(CLI::App& app, CommandContext& context) {
       "  lockstep ab -m ~/models/Flash-Next --arm a='--depth 0' --arm b='--depth 3' --out receipt\n"
       "  lockstep ab --prompt-tokens 512 --max-tokens 128 --arm on= --arm off='--disable-optimization mtp'\n"
       "  lockstep ab -m ~/models/Flash-Next --contexts 2048,16384,65536,131072,262144\n"
+      "  lockstep ab --report receipt/ab.json\n"
       "\n"
       "Exit codes: 0 PASS, 1 FAIL (answers differ, a lane did not run, a window failed), 2 wrong usage, 130 "
       "interrupted.");
   command->callback([options, command, &context] {
+    if (!options->stored.empty()) {
+      context.status = check_stored(*command);
+      if (context.status) context.status = render_stored(*options);
+      return;
+    }
     const bool contexts = !options->contexts.empty();
     context.status = check_given(*command, contexts);
     if (context.status) context.status = contexts ? sweep(*options) : compare_arms(*options);

@@ -4,10 +4,10 @@
 #include <cmath>
 
 #include "backend/device.hpp"
-#include "base/memory.hpp"
 #include "base/progress.hpp"
 #include "base/thread_pool.hpp"
 #include "cli/ab_arm.hpp"
+#include "cli/version.hpp"
 #include "engine/load_plan.hpp"
 #include "report/machine.hpp"
 #include "report/report.hpp"
@@ -79,7 +79,7 @@ class Room {
   }
 
   /// `held` bytes of the sequence before are given back when the next one starts. Errors: Limit with the bytes.
-  Status check(std::int64_t tokens, std::uint64_t held) {
+  Status check(std::int64_t tokens, std::uint64_t held, const std::function<std::uint64_t()>& read_available) {
     if (!checked_) return {};
     setup_.tokens = tokens;
     const engine::LoadPlan plan = LOCKSTEP_TRY(engine::plan_load(*artifact_, setup_));
@@ -90,7 +90,7 @@ class Room {
     }
     const std::uint64_t more = plan.states + plan.scratch - std::min(plan.scratch, loaded_scratch_);
     const std::uint64_t needed = more - std::min(more, held);
-    const std::uint64_t available = available_memory();
+    const std::uint64_t available = read_available();
     if (needed > available) {
       return fail(ErrorKind::Limit, "no room in memory: its state takes {} bytes, {} are available", needed, available);
     }
@@ -136,7 +136,8 @@ class Sweep {
   Result<Point> measure(std::int64_t context, OrderedJson& row) {
     decode::Decoder& decoder = engine_.decoder();
     const model::Sequence* before_it = decoder.sequence();
-    LOCKSTEP_TRY(room_.check(context + options_.tokens, before_it == nullptr ? 0 : before_it->bytes()));
+    LOCKSTEP_TRY(
+        room_.check(context + options_.tokens, before_it == nullptr ? 0 : before_it->bytes(), options_.available));
     Prompt prompt;
     prompt.tokens.reserve(static_cast<std::size_t>(context));
     for (std::int64_t i = 0; i < context; ++i) {
@@ -200,7 +201,7 @@ std::string row_text(const OrderedJson& row) {
 
 Result<OrderedJson> sweep_contexts(const AbSetup& setup, const std::vector<report::Arm>& arms,
                                    const SweepOptions& options) {
-  OrderedJson out = {{"format", "lockstep-ab-contexts-1"}, {"version", LOCKSTEP_VERSION}};
+  OrderedJson out = {{"format", "lockstep-ab-contexts-1"}, {"version", version()}, {"commit", commit()}};
   out["time"] = report::now_utc();
   out["machine"] = report::describe_machine();
   out["environment"] = report::lockstep_environment();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/memory.hpp"
 #include "cli/ab_window.hpp"
 
 namespace lockstep::cli {
@@ -14,6 +15,8 @@ struct SweepOptions {
   std::vector<std::int64_t> contexts;        ///< prompt tokens, ascending, none twice
   std::int64_t tokens = 64;                  ///< decoded at each
   std::function<report::GateRecord()> gate;  ///< waits for quiet before each
+  /// Bytes of memory that are free, read before each context.
+  std::function<std::uint64_t()> available = [] { return available_memory(); };
 };
 
 /// For every arm and context: speed of the prompt and of decoding, live bytes of the state, whether the pages of keys

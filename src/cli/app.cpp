@@ -20,6 +20,7 @@
 #include "cli/command.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/terminal.hpp"
+#include "cli/version.hpp"
 
 namespace lockstep::cli {
 namespace {
@@ -58,7 +59,7 @@ void configure(CLI::App& app, CommandContext& context) {
   app.name("lockstep");
   app.description("Deterministic inference for Qwen3.8-Flash-Next (qwen4_exp) models.");
   app.set_help_flag("-h,--help", "Print this help and exit");
-  app.set_version_flag("-V,--version", "lockstep " LOCKSTEP_VERSION);
+  app.set_version_flag("-V,--version", fmt::format("lockstep {} ({})", version(), commit()));
   app.require_subcommand(0, 1);
   app.get_formatter()->column_width(34);
   app.footer(kExamples);

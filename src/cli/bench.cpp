@@ -18,6 +18,7 @@
 #include "cli/engine_options.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/terminal.hpp"
+#include "cli/version.hpp"
 #include "model/runner.hpp"
 #include "model/work.hpp"
 #include "numerics/bits.hpp"
@@ -274,8 +275,9 @@ Status run_bench(Options& options) {
               backend::integer_peak(*kernels, pool), profile, interrupts);
   const double bandwidth = std::max({bench.bandwidth(), bench.bandwidth(), bench.bandwidth()});
 
-  Json json = {{"backend", bench.describe()},        {"load_seconds", load_seconds}, {"load_peak_bytes", load_peak},
-               {"read_bytes_per_second", bandwidth}, {"integer_peak", bench.peak()}, {"cases", Json::array()}};
+  Json json = {{"version", version()},         {"commit", commit()},           {"backend", bench.describe()},
+               {"load_seconds", load_seconds}, {"load_peak_bytes", load_peak}, {"read_bytes_per_second", bandwidth},
+               {"integer_peak", bench.peak()}, {"cases", Json::array()}};
   if (!bench.label().empty()) json["synthetic"] = bench.label();
   if (!options.json) {
     LOCKSTEP_TRY(write_stdout(

@@ -18,6 +18,7 @@
 #include "cli/options.hpp"
 #include "cli/standard_input.hpp"
 #include "cli/terminal.hpp"
+#include "cli/version.hpp"
 #include "text/tokenizer.hpp"
 
 namespace lockstep::cli {
@@ -148,7 +149,7 @@ Status measure(Options& options, bool two) {
                                                     return !interrupts.requested();
                                                   }));
   }
-  OrderedJson json = {{"format", "lockstep-quality-1"}, {"version", LOCKSTEP_VERSION}};
+  OrderedJson json = {{"format", "lockstep-quality-1"}, {"version", version()}, {"commit", commit()}};
   json["text_sha256"] = sha256_hex(text);
   json["tokens"] = ids.size();
   json["scored"] = result.loss_a.size();

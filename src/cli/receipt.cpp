@@ -3,6 +3,7 @@
 #include "base/sha256.hpp"
 #include "base/thread_pool.hpp"
 #include "cli/terminal.hpp"
+#include "cli/version.hpp"
 #include "report/machine.hpp"
 
 namespace lockstep::cli {
@@ -52,7 +53,8 @@ OrderedJson verify_receipt(const artifact::Artifact& artifact, const decode::Gat
                            const decode::GateReport& report, const text::Tokenizer* tokenizer) {
   OrderedJson json;
   json["format"] = "lockstep-receipt-1";
-  json["version"] = LOCKSTEP_VERSION;
+  json["version"] = version();
+  json["commit"] = commit();
   json["time"] = report::now_utc();
   json["model"] = {{"directory", artifact.directory().string()},
                    {"config_sha256", artifact.identity().config_sha256},

@@ -124,6 +124,9 @@ Status complete(Options& options) {
     return fail(ErrorKind::Usage, "LOCKSTEP_API_KEY is empty: unset it to serve without keys");
   }
   if (variable != nullptr) LOCKSTEP_TRY(options.server.keys.add(variable));
+  if (options.no_bank && !options.bank_directory.empty()) {
+    return fail(ErrorKind::Usage, "--no-bank keeps no states, so --bank-dir has nothing to hold; give one of them");
+  }
   options.engine.bank.enabled = !options.no_bank;
   options.engine.bank.directory = options.bank_directory;
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model.model));
@@ -186,6 +189,8 @@ void add_http_options(CLI::App& command, Options& options) {
       ->transform(whole_number(1, 65536))
       ->capture_default_str();
   add_bytes(command, "--max-body", service.limits.body_bytes, "Longest request body (default: 32M)");
+  add_bytes(command, "--max-bodies", http.all_bodies_bytes,
+            "Bodies over 64K of all requests together; more get 503 (default: 8 times --max-body)");
   command.add_option("--max-messages", service.limits.messages, "Most messages of a request")
       ->transform(whole_number(1, 1 << 20))
       ->capture_default_str();
@@ -223,6 +228,8 @@ void add_scheduling_options(CLI::App& command, Options& options) {
   command.add_option("--bank-dir", options.bank_directory, "Directory for states that survive a restart")
       ->check(not_empty());
   add_bytes(command, "--bank-disk", engine.bank.disk_bytes, "Size of that directory (default: 8G)");
+  add_bytes(command, "--bank-writes", engine.bank.write_bytes_per_hour,
+            "Written there in an hour at most (default: 32G)");
   command
       .add_option("--frspec", options.model.frspec,
                   "List of draft tokens (default: frspec.json of the model directory)")

@@ -1,3 +1,5 @@
+#include <set>
+
 #include "report/parity.hpp"
 #include "report/report.hpp"
 
@@ -32,7 +34,7 @@ void add_digests(const Digests& digests, OrderedJson& out) {
   out["reasoning_sha256"] = digests.reasoning;
 }
 
-OrderedJson sample_json(const Run& run, const Sample& sample) {
+OrderedJson sample_json(const Run& run, const Sample& sample, bool with_ids) {
   OrderedJson out = {{"window", run.windows[sample.window].label},
                      {"arm", run.arms[run.windows[sample.window].arm].name},
                      {"seed", sample.seed}};
@@ -57,6 +59,7 @@ OrderedJson sample_json(const Run& run, const Sample& sample) {
   out["accepted"] = sample.accepted;
   out["lanes"] = sample.lanes;
   add_digests(sample.digests, out);
+  if (with_ids) out["ids"] = sample.ids;
   return out;
 }
 
@@ -93,15 +96,22 @@ OrderedJson cell_json(const Cell& cell) {
   return out;
 }
 
+OrderedJson spread_json(const std::optional<SeedSpread>& spread) {
+  if (!spread) return {};
+  return {{"largest", spread->largest}, {"median", spread->median}};
+}
+
 OrderedJson comparison_json(const Comparison& found) {
   OrderedJson out = {{"change", found.change}, {"pairs", found.pairs}};
   out["interval_95"] = found.interval ? OrderedJson::array({found.interval->low, found.interval->high}) : OrderedJson();
   out["noise"] = or_null(found.noise);
+  out["seed_spread"] = spread_json(found.seed_spread);
+  out["threshold"] = or_null(found.threshold);
   out["verdict"] = word_text(found.word);
   return out;
 }
 
-OrderedJson summary_json(const Run& run, std::size_t arm) {
+OrderedJson summary_json(const Run& run, std::size_t arm, bool passed) {
   OrderedJson out = {{"arm", run.arms[arm].name}, {"control", arm == run.control}};
   out["lanes_under_test"] = lanes_under_test(run, arm);
   out["acceptance_by_depth"] = acceptance(run, arm);
@@ -117,7 +127,9 @@ OrderedJson summary_json(const Run& run, std::size_t arm) {
     if (!values.empty()) {
       part = {{"mean", mean(values)}, {"median", median(values)}};
       part["window_noise"] = or_null(window_noise(windows, arm));
-      if (const auto found = compare(windows, arm, run.control)) part["against_control"] = comparison_json(*found);
+      part["seed_spread"] = spread_json(seed_spread(windows, arm));
+      const auto found = passed ? compare(windows, arm, run.control) : std::nullopt;
+      part["against_control"] = found ? comparison_json(*found) : OrderedJson();
     }
     out[std::string(info.key)] = part;
   }
@@ -140,7 +152,8 @@ OrderedJson gate_json(const GateRecord& gate) {
 
 OrderedJson to_json(const Run& run) {
   const std::vector<std::string> failed = failures(run);
-  OrderedJson out = {{"format", "lockstep-ab-1"}, {"version", run.version}};
+  OrderedJson out = {{"format", kFormat}, {"version", run.version}};
+  if (!run.commit.empty()) out["commit"] = run.commit;
   out["verdict"] = failed.empty() ? "PASS" : "FAIL";
   out["complete"] = run.complete;
   out["failures"] = failed;
@@ -155,17 +168,26 @@ OrderedJson to_json(const Run& run) {
   out["arms"] = OrderedJson::array();
   for (const Arm& arm : run.arms) out["arms"].push_back(arm_json(arm));
   out["control"] = run.arms[run.control].name;
+  out["required"] = run.required;
   out["gate"] = limits_json(run.limits);
   out["order"] = OrderedJson::array();
   for (const Window& window : run.windows) out["order"].push_back(window.label);
   out["summary"] = OrderedJson::array();
-  for (std::size_t arm = 0; arm < run.arms.size(); ++arm) out["summary"].push_back(summary_json(run, arm));
+  for (std::size_t arm = 0; arm < run.arms.size(); ++arm) {
+    out["summary"].push_back(summary_json(run, arm, failed.empty()));
+  }
   out["parity"] = OrderedJson::array();
-  for (const SeedParity& parity : seed_parity(run)) out["parity"].push_back(parity_json(parity));
+  std::set<std::uint64_t> differing;
+  for (const SeedParity& parity : seed_parity(run)) {
+    out["parity"].push_back(parity_json(parity));
+    if (!parity.difference.empty()) differing.insert(parity.seed);
+  }
   out["windows"] = OrderedJson::array();
   for (std::size_t w = 0; w < run.records.size(); ++w) out["windows"].push_back(window_json(run, w));
   out["samples"] = OrderedJson::array();
-  for (const Sample& sample : run.samples) out["samples"].push_back(sample_json(run, sample));
+  for (const Sample& sample : run.samples) {
+    out["samples"].push_back(sample_json(run, sample, differing.contains(sample.seed)));
+  }
   return out;
 }
 

@@ -95,19 +95,26 @@ std::string arms_table(const Run& run) {
 
 std::string comparison_table(const Run& run) {
   std::string out = fmt::format(
-      "| against {} | metric | change | 95 % interval | window noise | verdict |\n|---|---|---|---|---|---|\n",
+      "| against {} | metric | change | 95 % interval | window noise | same seed, median | largest | to be told apart "
+      "| "
+      "verdict |\n|---|---|---|---|---|---|---|---|---|\n",
       run.arms[run.control].name);
+  const auto share = [](const std::optional<double>& value) {
+    return value ? fmt::format("{:.2f} %", 100 * *value) : std::string("unknown");
+  };
   for (std::size_t arm = 0; arm < run.arms.size(); ++arm) {
     for (const Metric metric : kMetrics) {
       const auto found = compare(measured(run, metric), arm, run.control);
       if (!found) continue;
       const MetricInfo info = metric_info(metric);
-      out += fmt::format("| {} | {}{} | {} | {} | {} | {} |\n", run.arms[arm].name, info.name,
+      const auto& spread = found->seed_spread;
+      out += fmt::format("| {} | {}{} | {} | {} | {} | {} | {} | {} | {} |\n", run.arms[arm].name, info.name,
                          info.more_is_better ? "" : " (speed)", percent(found->change),
                          found->interval
                              ? fmt::format("{} to {}", percent(found->interval->low), percent(found->interval->high))
                              : std::string("-"),
-                         found->noise ? fmt::format("{:.2f} %", 100 * *found->noise) : std::string("unknown"),
+                         share(found->noise), share(spread ? std::optional(spread->median) : std::nullopt),
+                         share(spread ? std::optional(spread->largest) : std::nullopt), share(found->threshold),
                          metric == Metric::DecodeRate ? fmt::format("**{}**", word_text(found->word))
                                                       : std::string(word_text(found->word)));
     }
@@ -214,15 +221,17 @@ std::string to_csv(const Run& run) {
   std::string out =
       "window,arm,seed,prompt_tokens,prefill_tokens,prefill_tokens_per_second,ttft_seconds,tokens,steps,"
       "decode_tokens_per_second,wall_seconds,peak_memory_bytes,finish_reason,drafted,accepted,lanes,quiet,load,"
-      "request_sha256,prompt_ids_sha256,ids_sha256,text_sha256,reasoning_sha256,error\n";
+      "request_sha256,prompt_ids_sha256,ids_sha256,text_sha256,reasoning_sha256,verdict,error\n";
+  const std::string_view verdict = failures(run).empty() ? "PASS" : "FAIL";
   for (const Sample& s : run.samples) {
     const Window& window = run.windows[s.window];
-    out += fmt::format(
-        "{},{},{},{},{},{:.6g},{:.6g},{},{},{:.6g},{:.6g},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", window.label,
-        run.arms[window.arm].name, s.seed, s.prompt_tokens, s.prefill_tokens, s.prefill_rate, s.ttft_seconds, s.tokens,
-        s.steps, s.decode_rate, s.wall_seconds, number_or_empty(s.peak_bytes), field(s.finish), join(s.drafted, " "),
-        join(s.accepted, " "), field(join(s.lanes, " ")), quiet_field(s.gate), number_or_empty(s.gate.last.load),
-        s.digests.request, s.digests.prompt_ids, s.digests.ids, s.digests.text, s.digests.reasoning, field(s.error));
+    out += fmt::format("{},{},{},{},{},{:.6g},{:.6g},{},{},{:.6g},{:.6g},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
+                       window.label, run.arms[window.arm].name, s.seed, s.prompt_tokens, s.prefill_tokens,
+                       s.prefill_rate, s.ttft_seconds, s.tokens, s.steps, s.decode_rate, s.wall_seconds,
+                       number_or_empty(s.peak_bytes), field(s.finish), join(s.drafted, " "), join(s.accepted, " "),
+                       field(join(s.lanes, " ")), quiet_field(s.gate), number_or_empty(s.gate.last.load),
+                       field(s.digests.request), field(s.digests.prompt_ids), field(s.digests.ids),
+                       field(s.digests.text), field(s.digests.reasoning), verdict, field(s.error));
   }
   return out;
 }
@@ -238,10 +247,12 @@ std::string to_markdown(const Run& run) {
   out += fmt::format("\n{}, {} windows ({}), {} seeds; {} prompt tokens, at most {} tokens an answer. {} to {}.\n",
                      run.mode, run.windows.size(), join(order, " "), run.seeds.size(), run.cell.prompt_tokens,
                      run.cell.max_tokens, run.started, run.ended);
+  if (!run.commit.empty()) out += fmt::format("Program: {}, commit {}.\n", run.version, run.commit);
   out += fmt::format("Machine: {}, {} processors, {}. {}", run.machine.value("processor", "unknown"),
                      run.machine.value("processors", 0), run.machine.value("system", "unknown"), gate_line(run));
   out += environment_line(run) + lanes_line(run);
-  out += "\n## Speed\n\n" + arms_table(run) + "\n" + comparison_table(run);
+  out += "\n## Speed\n\n" + arms_table(run) + "\n";
+  out += failed.empty() ? comparison_table(run) : "No arm is compared with another: of a FAIL no speed is a result.\n";
   out += "\n## Answers\n\n" + parity_table(run);
   return out;
 }

@@ -73,6 +73,7 @@ struct Run {
   OrderedJson model, machine;
   OrderedJson environment = OrderedJson::object();  ///< the caller's LOCKSTEP_* variables
   std::string started, ended, version;
+  std::string commit;                 ///< of the program; empty: not known
   std::vector<WindowRecord> records;  ///< of the windows that were begun
   std::vector<Sample> samples;        ///< in the order they were taken
   bool complete = false;

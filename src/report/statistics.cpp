@@ -64,6 +64,11 @@ std::vector<double> pairs_of(const std::vector<std::vector<double>>& rows) {
   return out;
 }
 
+std::optional<SeedSpread> larger(const std::optional<SeedSpread>& a, const std::optional<SeedSpread>& b) {
+  if (!a || !b) return a ? a : b;
+  return SeedSpread{std::max(a->largest, b->largest), std::max(a->median, b->median)};
+}
+
 bool has_window(std::span<const Measured> windows, std::size_t arm) {
   return std::ranges::any_of(windows, [&](const Measured& window) { return window.arm == arm; });
 }
@@ -120,6 +125,24 @@ std::optional<double> window_noise(std::span<const Measured> windows, std::size_
   return (high - low) / mean(means);
 }
 
+std::optional<SeedSpread> seed_spread(std::span<const Measured> windows, std::size_t arm) {
+  std::vector<std::vector<double>> by_seed;
+  std::size_t count = 0;
+  for (const Measured& window : windows) {
+    if (window.arm != arm) continue;
+    ++count;
+    by_seed.resize(window.by_seed.size());
+    for (std::size_t s = 0; s < by_seed.size(); ++s) by_seed[s].push_back(window.by_seed[s]);
+  }
+  if (count < 2) return std::nullopt;
+  std::vector<double> spreads;
+  for (const std::vector<double>& values : by_seed) {
+    const auto [low, high] = std::ranges::minmax(values);
+    spreads.push_back((high - low) / mean(values));
+  }
+  return SeedSpread{std::ranges::max(spreads), median(spreads)};
+}
+
 std::optional<Comparison> compare(std::span<const Measured> windows, std::size_t arm, std::size_t control) {
   if (arm == control || !has_window(windows, arm) || !has_window(windows, control)) return std::nullopt;
   const std::vector<double> pairs = pairs_of(differences(windows, arm, control));
@@ -129,9 +152,13 @@ std::optional<Comparison> compare(std::span<const Measured> windows, std::size_t
   out.interval = interval(pairs);
   out.noise = window_noise(windows, control);
   if (!out.noise) out.noise = window_noise(windows, arm);
-  if (!out.interval || !out.noise) return out;
-  if (out.interval->low > 0 && out.change > *out.noise) out.word = Word::Gain;
-  if (out.interval->high < 0 && -out.change > *out.noise) out.word = Word::Loss;
+  out.seed_spread = larger(seed_spread(windows, control), seed_spread(windows, arm));
+  if (!out.interval || !out.noise || !out.seed_spread) return out;
+  const auto seeds = static_cast<double>(windows.front().by_seed.size());
+  out.threshold =
+      std::max({(out.interval->high - out.interval->low) / 2, *out.noise, out.seed_spread->median / std::sqrt(seeds)});
+  if (out.change > *out.threshold) out.word = Word::Gain;
+  if (-out.change > *out.threshold) out.word = Word::Loss;
   return out;
 }
 

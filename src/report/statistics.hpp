@@ -33,12 +33,25 @@ struct Measured {
 enum class Word { Gain, WithinNoise, Loss };
 [[nodiscard]] std::string_view word_text(Word word);  ///< "gain", "within noise", "loss"
 
+/// How far the same request repeats in one arm: of every seed the largest less the smallest speed over the arm's
+/// windows, over their mean. Swings of single seeds cancel in the means of windows, but not here.
+struct SeedSpread {
+  double largest = 0, median = 0;  ///< over the seeds
+};
+/// Nothing with fewer than two windows.
+[[nodiscard]] std::optional<SeedSpread> seed_spread(std::span<const Measured> windows, std::size_t arm);
+
 struct Comparison {
-  double change = 0;                 ///< mean relative difference to the bracketing controls; 0.05 is 5 % faster
-  std::optional<Interval> interval;  ///< of it; nothing with a single pair
-  std::size_t pairs = 0;             ///< values behind the interval
-  std::optional<double> noise;       ///< relative spread of windows that were run more than once
-  Word word = Word::WithinNoise;
+  double change = 0;                      ///< mean relative difference to the bracketing controls; 0.05 is 5 % faster
+  std::optional<Interval> interval;       ///< of it; nothing with a single pair
+  std::size_t pairs = 0;                  ///< values behind the interval
+  std::optional<double> noise;            ///< relative spread of windows that were run more than once
+  std::optional<SeedSpread> seed_spread;  ///< the larger of the two arms', each figure by itself
+  /// What a change must exceed to be told apart: the largest of half the interval's width, the noise, and the median
+  /// same-seed spread over the square root of the number of seeds, which averaging leaves of it. Nothing when one of
+  /// them is unknown.
+  std::optional<double> threshold;
+  Word word = Word::WithinNoise;  ///< Gain or Loss when the change exceeds the threshold
 };
 
 /// Compares `arm` with `control`. The control of a window is the mean of the control windows next before and next after

@@ -24,6 +24,7 @@ std::size_t weight(const std::vector<AnswerEvent>& events, const std::vector<Tok
 HttpResponse error_response(const ApiError& error, ErrorShape shape) {
   HttpResponse response;
   response.status = error.status;
+  response.error = error.code;
   response.body = dump(error_body(error, shape)) + "\n";
   if (error.retry_after_seconds > 0) {
     response.headers.emplace_back("retry-after", std::to_string(error.retry_after_seconds));
@@ -95,6 +96,7 @@ Parsed<void> Generation::prepare(const Unwanted& unwanted) {
 }
 
 void Generation::run() {
+  exchange_->drop_body();
   writer_ = make_writer(request_, make_head());
   left_ = prompts_.size() * static_cast<std::size_t>(request_.n);
   results_.resize(left_);
@@ -270,8 +272,8 @@ void Generation::fail(const ApiError& error) {
   service_.remove(exchange_->id());  // before the client can know that there is nothing left to cancel
   cancel();
   note(usage());
-  exchange_->note("error", error.code);
   if (!request_.stream) return exchange_->respond(error_response(error, error_shape(request_.api)));
+  exchange_->note("error", error.code);
   write(writer_->error(error));
   exchange_->end_stream();
 }

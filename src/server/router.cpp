@@ -1,6 +1,7 @@
 #include "server/router.hpp"
 
 #include <algorithm>
+#include <charconv>
 
 #include "server/generation.hpp"
 #include "server/host_check.hpp"
@@ -27,6 +28,23 @@ const Route* find_route(const HttpRequest& request) {
     return same_method(route, request.method) && match(route, request.path).has_value();
   });
   return found == routes.end() ? nullptr : &*found;
+}
+
+/// A piece of a path without its percent-escapes; what is no escape stays as it is.
+std::string unescaped(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    unsigned value = 0;
+    const char* const end = text.data() + std::min(text.size(), i + 3);
+    if (text[i] == '%' && end - (text.data() + i) == 3 &&
+        std::from_chars(text.data() + i + 1, end, value, 16).ptr == end) {
+      out += static_cast<char>(value);
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
 }
 
 /// The methods that a path takes, for the Allow header; empty for an unknown path.
@@ -72,7 +90,6 @@ void respond_json(Exchange& exchange, const OrderedJson& json, int status) {
 }
 
 void respond_error(Exchange& exchange, const ApiError& error) {
-  exchange.note("error", error.code);
   exchange.respond(error_response(error, shape_of(exchange.request())));
 }
 
@@ -146,11 +163,13 @@ void Router::handle(const std::shared_ptr<Exchange>& exchange) {
     response.status = 204;
     return exchange->respond(std::move(response));
   }
-  (this->*route->action)(exchange, *match(*route, request.path));
+  (this->*route->action)(exchange, unescaped(*match(*route, request.path)));
 }
 
-HttpResponse Router::failure(int status, std::string message) {
-  return error_response(ApiError{status, "", "", std::move(message), 0}, ErrorShape::OpenAi);
+HttpResponse Router::failure(const HttpRequest& request, HttpFailure failure) {
+  return error_response(
+      ApiError{failure.status, std::move(failure.code), "", std::move(failure.message), failure.retry_after_seconds},
+      shape_of(request));
 }
 
 void Router::record(const HttpRecord& record) {

@@ -57,7 +57,7 @@ class Router final : public HttpHandler {
   std::optional<HttpResponse> refuse(const HttpRequest& request) override;
   void handle(const std::shared_ptr<Exchange>& exchange) override;
   Headers extra_headers(const HttpRequest& request) override;
-  HttpResponse failure(int status, std::string message) override;
+  HttpResponse failure(const HttpRequest& request, HttpFailure failure) override;
   void record(const HttpRecord& record) override;
 
  private:

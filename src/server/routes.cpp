@@ -84,8 +84,7 @@ void Router::prepare(const std::shared_ptr<Exchange>& exchange, std::function<Ne
     try {
       next = work(unwanted);
     } catch (const std::exception&) {
-      // Out of memory, most likely. The message could quote the request, so it is not repeated.
-      next = [this, exchange] { exchange->respond(failure(500, "the server failed on this request")); };
+      next = [this, exchange] { exchange->respond(failure(exchange->request(), failed_request())); };
     }
     exchange->post([exchange, next = std::move(next), unwanted] {
       if (next && !unwanted()) next();

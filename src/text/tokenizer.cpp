@@ -58,6 +58,7 @@ struct Job {
   std::size_t text_bytes;
   std::vector<std::int32_t> ids;
   BytePairMerger::Scratch merger;
+  SplitPattern::Budget budget;
 
   /// Whether `more` tokens still fit. Errors: Limit, Cancelled.
   [[nodiscard]] Status check(std::size_t more) const {
@@ -86,7 +87,7 @@ struct Tokenizer::State {
       text = normalized;
     }
     std::size_t pieces = 0;
-    return split.split(text, [&](std::string_view piece) -> Status {
+    return split.split(text, job.budget, [&](std::string_view piece) -> Status {
       LOCKSTEP_TRY(job.check((piece.size() + longest - 1) / longest));
       if (++pieces % 1024 == 0 && job.options.stop && job.options.stop()) return cancelled();
       return merger.encode(piece, job.merger, job.ids, job.options.stop) ? Status{} : cancelled();
@@ -155,7 +156,7 @@ Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text, const
     return fail(ErrorKind::Limit, "text of {} bytes is longer than the limit of {}", text.size(), kMaxTextBytes);
   }
   const std::vector<ByteRange> literal = LOCKSTEP_TRY(checked_ranges(options.literal, text.size()));
-  Job job{options, text.size(), {}, {}};
+  Job job{options, text.size(), {}, {}, SplitPattern::Budget(text.size(), options.stop)};
   LOCKSTEP_TRY(job.check(least_tokens(text.size())));
   std::size_t position = 0;
   while (position < text.size()) {

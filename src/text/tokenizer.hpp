@@ -54,7 +54,8 @@ class Tokenizer {
   ~Tokenizer();
 
   /// The token ids of a text, which need not be valid UTF-8. Errors: Limit (text longer than kMaxTextBytes or than
-  /// options.max_tokens), Cancelled (options.stop), Invalid (literal ranges out of order or beyond the text).
+  /// options.max_tokens, or a split pattern that takes more steps than SplitPattern::Budget allows), Cancelled
+  /// (options.stop), Invalid (literal ranges out of order or beyond the text).
   [[nodiscard]] Result<std::vector<std::int32_t>> encode(std::string_view text,
                                                          const EncodeOptions& options = {}) const;
 

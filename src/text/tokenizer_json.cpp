@@ -277,14 +277,39 @@ Status merge_config_tokens(const Json& config, TokenizerSpec& spec) {
   return {};
 }
 
+/// A split pattern that does not know combining marks: without \p{M}, and without the brackets that it then leaves.
+std::string without_marks(std::string pattern) {
+  const auto replace = [&pattern](std::string_view from, std::string_view to) {
+    for (std::size_t at = pattern.find(from); at != std::string::npos; at = pattern.find(from, at + to.size())) {
+      pattern.replace(at, from.size(), to);
+    }
+  };
+  replace("\\p{M}", "");
+  replace("[\\p{L}]", "\\p{L}");
+  return pattern;
+}
+
+/// "pretokenize_regex" is the pattern of tokenizer.json, or that pattern with combining marks added.
+Status read_config_pattern(const Json& config, TokenizerSpec& spec) {
+  const Json* pattern = member(config, "pretokenize_regex");
+  if (pattern == nullptr) return {};
+  if (!pattern->is_string()) return fail(ErrorKind::Invalid, "{}: pretokenize_regex is not a text", kConfigFile);
+  if (*pattern == spec.split_pattern) return {};
+  const bool older = spec.split_pattern.find("\\p{M}") == std::string::npos;
+  if (!older || without_marks(*pattern) != without_marks(spec.split_pattern)) {
+    return fail(ErrorKind::Invalid,
+                "{}: pretokenize_regex contradicts the Split pattern of {}; use both files as published with the model",
+                kConfigFile, kFile);
+  }
+  spec.split_pattern = pattern->get<std::string>();
+  return {};
+}
+
 Status read_config(std::string_view text, TokenizerSpec& spec) {
   const Json config = LOCKSTEP_TRY(parse_json(text, kConfigFile, kLimits));
   if (!config.is_object()) return fail(ErrorKind::Invalid, "{}: not a JSON object", kConfigFile);
   LOCKSTEP_TRY(merge_config_tokens(config, spec));
-  if (const Json* pattern = member(config, "pretokenize_regex")) {
-    if (!pattern->is_string()) return fail(ErrorKind::Invalid, "{}: pretokenize_regex is not a text", kConfigFile);
-    spec.split_pattern = pattern->get<std::string>();
-  }
+  LOCKSTEP_TRY(read_config_pattern(config, spec));
   const Json* eos = member(config, "eos_token");
   if (eos != nullptr && eos->is_object()) eos = member(*eos, "content");
   if (eos == nullptr) return {};

@@ -30,9 +30,9 @@ struct TokenizerSpec {
 /// truncation, padding or template post-processor; added tokens matched literally. Everything else is Unsupported, with
 /// its name.
 ///
-/// Where tokenizer_config.json has "pretokenize_regex", it replaces the pattern of tokenizer.json: checkpoints of this
-/// family were published whose tokenizer.json still holds an older pattern (without \p{M}) that the reference tokenizer
-/// class overrides, so that the configuration describes what the model was trained with. Added tokens that only
+/// "pretokenize_regex" of tokenizer_config.json must be the pattern of tokenizer.json, with one exception: checkpoints
+/// of this family were published whose tokenizer.json still holds the older pattern (without \p{M}) that the reference
+/// tokenizer class overrides; there the newer pattern of the configuration is used. Added tokens that only
 /// "added_tokens_decoder" lists are added; one that contradicts tokenizer.json is Invalid.
 Result<TokenizerSpec> parse_tokenizer(std::string_view tokenizer_json, std::string_view config_json);
 

@@ -2,13 +2,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include "base/json.hpp"
+#include "cli/ab_contexts.hpp"
 #include "cli/process.hpp"
 #include "cli/session.hpp"
 #include "support/scratch.hpp"
@@ -50,6 +54,9 @@ TEST_F(Ab, AReceiptOfTwoWindows) {
   EXPECT_EQ(run["verdict"], "PASS");
   EXPECT_EQ(run["complete"], true);
   EXPECT_EQ(run["cell"]["prompt_tokens"], 48);
+  const std::string program = run_lockstep({"--version"}).out;
+  EXPECT_EQ(program,
+            fmt::format("lockstep {} ({})\n", run["version"].get<std::string>(), run["commit"].get<std::string>()));
   ASSERT_EQ(run["samples"].size(), 2U);
   for (const Json& sample : run["samples"]) {
     EXPECT_EQ(sample["prefill_tokens"], 48);
@@ -77,7 +84,52 @@ TEST_F(Ab, AnArmThatDiffersFailsWithTheFirstToken) {
                                                  "--arm", "b=--temperature 2 --top-k 0 --top-p 1"}));
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.err.find("window b1 differs from a1: token "), std::string::npos) << result.err;
-  EXPECT_EQ(json()["verdict"], "FAIL");
+  const Json run = json();
+  EXPECT_EQ(run["verdict"], "FAIL");
+  EXPECT_TRUE(run["summary"][1]["decode_tokens_per_second"]["against_control"].is_null());
+  EXPECT_EQ(run["samples"][0]["ids"].size(), run["samples"][0]["tokens"].get<std::size_t>());
+  EXPECT_NE(result.out.find("**FAIL**"), std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find("| against"), std::string::npos) << result.out;
+}
+
+TEST_F(Ab, AStoredRunIsReportedAgain) {
+  const Outcome first = run_lockstep(
+      arguments({"--in-process", "--seeds", "1,2", "--order", "ABBA", "--arm", "a=--depth 0", "--arm", "b=--depth 0"}));
+  ASSERT_EQ(first.exit_code, 0) << first.err << first.out;
+  const std::string stored = (scratch_ / "receipt" / "ab.json").string();
+  const Outcome again = run_lockstep({"ab", "--report", stored, "--out", (scratch_ / "again").string()});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(again.out, first.out);
+  for (const char* name : {"ab.json", "ab.csv", "ab.md", "ab.svg"}) {
+    std::ifstream file(scratch_ / "again" / name);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), content(name)) << name;
+  }
+  EXPECT_EQ(run_lockstep({"ab", "--report", stored, "--json"}).out, content("ab.json"));
+}
+
+TEST_F(Ab, AStoredFailFailsAgain) {
+  const Outcome first = run_lockstep(arguments({"--in-process", "--arm", "a=--temperature 0", "--arm",
+                                                "b=--temperature 2 --top-k 0 --top-p 1", "--seeds", "1,2"}));
+  ASSERT_EQ(first.exit_code, 1) << first.err;
+  const Outcome again = run_lockstep({"ab", "--report", (scratch_ / "receipt" / "ab.json").string()});
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_EQ(again.out, first.out);
+  EXPECT_EQ(again.err, first.err) << "the first token that differs included";
+}
+
+TEST_F(Ab, WhatIsNoStoredRunIsRefused) {
+  const auto refused = [](std::vector<std::string> more, int code, const std::string& part) {
+    more.insert(more.begin(), {"ab", "--report"});
+    const Outcome result = run_lockstep(more);
+    EXPECT_EQ(result.exit_code, code) << result.err;
+    EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+  };
+  const std::string stored = LOCKSTEP_SOURCE_DIR "/docs/receipts/mtp.json";
+  refused({stored, "--seeds", "1"}, 2, "--seeds has no meaning with --report");
+  refused({stored, "--no-gate"}, 2, "--no-gate");
+  refused({"/nowhere/ab.json"}, 1, "/nowhere/ab.json");
+  refused({LOCKSTEP_SOURCE_DIR "/docs/receipts/contexts.json"}, 1, "contexts.json: the receipt's format is");
+  refused({LOCKSTEP_SOURCE_DIR "/docs/ab.md"}, 1, "ab.md");
 }
 
 TEST_F(Ab, ALaneThatDoesNotRunFails) {
@@ -149,6 +201,78 @@ TEST_F(Ab, TheContextSweepKeepsToTheMemory) {
   EXPECT_EQ(part.out.find("| 64 |"), part.out.rfind("| 64 |")) << "a context twice\n" << part.out;
   const Outcome none = limited("30000");
   EXPECT_EQ(none.exit_code, 1) << "nothing was measured\n" << none.out;
+}
+
+TEST_F(Ab, TheContextSweepSaysWhereFreeMemoryEnds) {
+  // Nobody limits this process; the machine has room for a model and two contexts.
+  cli::AbSetup setup;
+  setup.model = kDemo;
+  setup.message = "A text that prompts are made of. ";
+  const std::atomic<bool> interrupted{false};
+  setup.interrupted = &interrupted;
+  std::vector<std::uint64_t> room{1U << 30, 1U << 30, 1000, 1U << 30};
+  std::size_t looked = 0;
+  cli::SweepOptions options{.contexts = {64, 128, 30000, 31000},
+                            .tokens = 2,
+                            .gate = [] { return report::GateRecord{}; },
+                            .available = [&] { return room.at(looked++); }};
+  const auto found = cli::sweep_contexts(setup, {{"a", {}, {"--depth", "0"}}}, options);
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(looked, 3U) << "before each context, and none after the one without room";
+  const OrderedJson rows = (*found)["arms"][0]["contexts"];
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_GT(rows[1]["decode_tokens_per_second"], 0.0);
+  EXPECT_EQ(rows[2]["no_room"], true);
+  const std::string error = rows[2]["error"];
+  const std::uint64_t state = rows[1]["state_bytes"];
+  std::uint64_t needed = 0;
+  ASSERT_EQ(std::sscanf(error.c_str(), "no room in memory: its state takes %lu bytes, 1000 are available", &needed), 1)
+      << error;
+  EXPECT_GT(needed, 10 * state) << "of 30,000 tokens instead of 130";
+  EXPECT_TRUE(error.ends_with("1000 are available")) << error;
+  EXPECT_TRUE(cli::sweep_passed(*found));
+  EXPECT_NE(cli::sweep_markdown(*found).find("| 30000 | ends here: no room in memory: its state takes "),
+            std::string::npos);
+  // A context for which there is never room: nothing was measured.
+  room = {1000};
+  looked = 0;
+  options.contexts = {30000};
+  const auto none = cli::sweep_contexts(setup, {{"a", {}, {"--depth", "0"}}}, options);
+  ASSERT_TRUE(none) << none.error().message;
+  EXPECT_EQ((*none)["verdict"], "FAIL");
+  // --force-memory does not look.
+  room.clear();
+  looked = 0;
+  options.contexts = {64};
+  const auto forced = cli::sweep_contexts(setup, {{"a", {}, {"--depth", "0", "--force-memory"}}}, options);
+  ASSERT_TRUE(forced) << forced.error().message;
+  EXPECT_EQ((*forced)["verdict"], "PASS");
+}
+
+void collect_keys(const Json& json, std::set<std::string>& out) {
+  if (json.is_array()) {
+    for (const Json& item : json) collect_keys(item, out);
+  }
+  if (!json.is_object()) return;
+  for (const auto& item : json.items()) {
+    out.insert(item.key());
+    if (item.key() != "environment") collect_keys(item.value(), out);
+  }
+}
+
+TEST_F(Ab, TheContextSweepsFieldsAreDocumented) {
+  const Outcome result = run_lockstep({"ab", "-m", kDemo, "--contexts", "64,128,300,40000", "--context-tokens", "2",
+                                       "--no-gate", "--arm", "a=--depth 0", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
+  std::set<std::string> keys;
+  collect_keys(Json::parse(result.out), keys);
+  EXPECT_TRUE(keys.contains("no_room") && keys.contains("linear")) << result.out;
+  std::ifstream file(LOCKSTEP_SOURCE_DIR "/docs/ab.md");
+  const std::string page(std::istreambuf_iterator<char>(file), {});
+  for (const std::string& key : keys) {
+    EXPECT_TRUE(page.find("`" + key + "`") != std::string::npos || page.find("`" + key + "[]`") != std::string::npos)
+        << key << " is not in docs/ab.md";
+  }
 }
 
 TEST_F(Ab, TheContextSweepWaitsForQuiet) {

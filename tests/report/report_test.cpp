@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <regex>
 
 #include "report/driver.hpp"
 #include "report/parity.hpp"
@@ -208,6 +209,26 @@ TEST(Report, MarkdownNamesLanesUnderTestAndTheEnvironment) {
   EXPECT_EQ(to_json(run)["environment"]["LOCKSTEP_ISA"], "avx2");
 }
 
+TEST(Report, AFailComparesNothing) {
+  report::Run run = good_run();
+  run.samples[3].digests.text = "another";
+  const OrderedJson json = to_json(run);
+  EXPECT_EQ(json["verdict"], "FAIL");
+  for (const OrderedJson& arm : json["summary"]) {
+    for (const Metric metric : kMetrics) {
+      const OrderedJson& part = arm[std::string(metric_info(metric).key)];
+      EXPECT_TRUE(part.contains("mean") && part["against_control"].is_null()) << part;
+    }
+  }
+  const std::string csv = to_csv(run);
+  EXPECT_EQ(csv.find(",PASS,"), std::string::npos) << csv;
+  EXPECT_NE(csv.find(",FAIL,"), std::string::npos) << csv;
+  for (const std::string& text : {json["summary"].dump(), to_markdown(run), csv, to_svg(run)}) {
+    EXPECT_FALSE(std::regex_search(text, std::regex("\\b(gain|loss|within noise)\\b|\\| against"))) << text;
+  }
+  EXPECT_NE(to_markdown(run).find("No arm is compared with another"), std::string::npos);
+}
+
 TEST(Report, CsvHasALineASample) {
   report::Run run = good_run();
   run.samples[1].error = "say \"no\", twice";
@@ -219,7 +240,10 @@ TEST(Report, CsvHasALineASample) {
 TEST(Report, MarkdownHasTheVerdicts) {
   const std::string text = to_markdown(good_run());
   EXPECT_NE(text.find("**PASS**"), std::string::npos);
-  EXPECT_NE(text.find("| off | decode | -19.70 % |"), std::string::npos) << text;
+  EXPECT_NE(
+      text.find("| off | decode | -19.70 % | -20.94 % to -18.47 % | 0.00 % | 0.00 % | 0.00 % | 1.23 % | **loss** |"),
+      std::string::npos)
+      << text;
   EXPECT_NE(text.find("**loss**"), std::string::npos);
   EXPECT_NE(text.find("highest load average 0.25"), std::string::npos);
 }

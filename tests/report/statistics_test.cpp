@@ -59,6 +59,50 @@ TEST(Statistics, TheWordFollowsFromIntervalAndNoise) {
   EXPECT_EQ(word({{0, {100}}, {1, {110}}, {1, {111}}, {0, {100}}}), Word::Gain);
 }
 
+TEST(Statistics, SwingsOfSingleSeedsCountThoughTheirMeansCancel) {
+  // The control's window means are equal, its seeds swing by 40/120 and 40/180; the arm is exactly 5 % faster.
+  const std::vector<double> first{100, 200};
+  const std::vector<double> last{140, 160};
+  std::vector<Measured> windows{{0, first}};
+  for (const double weight : {1.0 / 3, 2.0 / 3}) {
+    std::vector<double> rates;
+    for (std::size_t s = 0; s < 2; ++s) rates.push_back(1.05 * ((1 - weight) * first[s] + weight * last[s]));
+    windows.push_back({1, std::move(rates)});
+  }
+  windows.push_back({0, last});
+  const auto spread = seed_spread(windows, 0);
+  ASSERT_TRUE(spread);
+  EXPECT_NEAR(spread->largest, 40.0 / 120, 1e-12);
+  EXPECT_NEAR(spread->median, (40.0 / 120 + 40.0 / 180) / 2, 1e-12);
+  const auto found = compare(windows, 1, 0);
+  ASSERT_TRUE(found);
+  EXPECT_NEAR(found->change, 0.05, 1e-12);
+  EXPECT_NEAR(*found->noise, 0, 1e-12);
+  EXPECT_NEAR(found->interval->low, 0.05, 1e-12) << "the pairs agree";
+  EXPECT_NEAR(*found->threshold, spread->median / std::sqrt(2.0), 1e-12);
+  EXPECT_EQ(found->word, Word::WithinNoise);
+  for (Measured& window : windows) {
+    for (double& rate : window.by_seed) rate *= window.arm == 1 ? 1.3 / 1.05 : 1;
+  }
+  EXPECT_EQ(compare(windows, 1, 0)->word, Word::Gain) << "30 % is more than that";
+}
+
+TEST(Statistics, TheThresholdIsTheLargestOfThree) {
+  // Half the interval's width: the seeds disagree, everything repeats.
+  auto found = compare(std::vector<Measured>{{0, {100, 100}}, {1, {130, 101}}, {1, {130, 101}}, {0, {100, 100}}}, 1, 0);
+  EXPECT_NEAR(*found->threshold, (found->interval->high - found->interval->low) / 2, 1e-12);
+  // The noise: the control moves as a whole.
+  found = compare(std::vector<Measured>{{0, {94, 94}}, {1, {110, 110}}, {0, {106, 106}}}, 1, 0);
+  EXPECT_NEAR(*found->threshold, 0.12, 1e-12);
+  // An arm that does not repeat counts as a control does.
+  found = compare(std::vector<Measured>{{0, {100, 100}}, {1, {80, 140}}, {1, {140, 80}}, {0, {100, 100}}}, 1, 0);
+  EXPECT_NEAR(found->seed_spread->median, 60.0 / 110, 1e-12);
+  EXPECT_NEAR(*found->threshold, 60.0 / 110 / std::sqrt(2.0), 1e-12);
+  // Nothing was repeated.
+  EXPECT_FALSE(compare(std::vector<Measured>{{0, {100, 100}}, {1, {110, 111}}}, 1, 0)->threshold);
+  EXPECT_FALSE(seed_spread(std::vector<Measured>{{0, {1, 2}}}, 0));
+}
+
 TEST(Statistics, OnlyWhatWasRunIsCompared) {
   EXPECT_FALSE(compare(std::vector<Measured>{{0, {1}}}, 1, 0));
   EXPECT_FALSE(compare(std::vector<Measured>{{1, {1}}}, 1, 0));

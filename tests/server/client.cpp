@@ -84,7 +84,7 @@ Reply Connection::receive(bool head) {
     at = stop + 2;
   }
   if (reply.status == 100) return receive(head);
-  if (head) return reply;
+  if (head || reply.status == 204) return reply;
   if (reply.headers["transfer-encoding"] == "chunked") {
     for (;;) {
       if (!receive_until("\r\n")) return reply;

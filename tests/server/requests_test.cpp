@@ -101,6 +101,8 @@ TEST(Requests, WrongFieldsAreNamed) {
       {Api::Responses, R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})",
        "input[0].content[0].type"},
       {Api::Responses, R"({"previous_response_id": "resp_1"})", "previous_response_id"},
+      {Api::Responses, R"({"include": ["reasoning.encrypted_content", "message.output_text.logprobs"]})", "include[1]"},
+      {Api::Responses, R"({"include": [1]})", "include[0]"},
       {Api::Responses, R"({"background": true})", "background"},
       {Api::Responses, R"({"text": {"format": {"type": "json_schema"}}})", "text.format.type"},
       {Api::Responses, R"({"tools": [{"type": "web_search"}]})", "tools[0].type"},

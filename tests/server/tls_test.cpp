@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdio>
 #include <memory>
+#include <thread>
 
 #include "server/fixture.hpp"
 #include "support/scratch.hpp"
@@ -68,6 +69,12 @@ class TlsConnection {
     ::close(socket_);
   }
   [[nodiscard]] bool connected() const { return connected_; }
+  /// Whether the server has said that nothing more comes, which a connection that is cut cannot.
+  bool ended_well() {
+    char byte = 0;
+    const int n = ::SSL_read(ssl_, &byte, 1);
+    return n <= 0 && ::SSL_get_error(ssl_, n) == SSL_ERROR_ZERO_RETURN;
+  }
   void send(const std::string& text) { ::SSL_write(ssl_, text.data(), static_cast<int>(text.size())); }
   /// Everything up to this text, or to the end.
   std::string receive_until(const std::string& text) {
@@ -120,6 +127,29 @@ TEST(Tls, AnswersStreamsAndNoticesLeavingClients) {
   TlsConnection last(server.port(), certificate);
   last.send(request_text("GET", "/health"));
   EXPECT_TRUE(last.receive_until("\"ok\"").starts_with("HTTP/1.1 200"));
+}
+
+TEST(Tls, RequestsSentAheadAreAnsweredAndTheEndIsSaid) {
+  const ScratchDirectory scratch;
+  const std::string certificate = (scratch / "cert.pem").string();
+  write_certificate(certificate, (scratch / "key.pem").string());
+  server::ServerOptions options = quick_options();
+  options.http.tls_certificate = certificate;
+  options.http.tls_key = (scratch / "key.pem").string();
+  TestServer server("I think.\n</think>\n\nbank has 2 senses.", options);
+  for (const bool during : {false, true}) {
+    TlsConnection client(server.port(), certificate);
+    ASSERT_TRUE(client.connected());
+    server.engine().hold(during);
+    client.send(request_text("POST", "/v1/chat/completions", chat_body().dump()));
+    while (during && server.server().service().stats()["engine"]["queued"] != 1) std::this_thread::yield();
+    client.send(request_text("GET", "/health"));
+    client.send(request_text("GET", "/v1/models", "", {{"connection", "close"}}));
+    server.engine().hold(false);
+    EXPECT_NE(client.receive_until("\"ok\"").find("bank has 2 senses."), std::string::npos);
+    EXPECT_NE(client.receive_until("\"last_id\":\"demo\"}\n").find("last_id"), std::string::npos);
+    EXPECT_TRUE(client.ended_well());
+  }
 }
 
 TEST(Tls, UnusableFilesAreErrors) {

@@ -65,7 +65,8 @@ const auto kIgnore = [](std::string_view) { return Status{}; };
 
 std::vector<std::string> split(const SplitPattern& pattern, std::string_view text) {
   std::vector<std::string> pieces;
-  const Status status = pattern.split(text, [&](std::string_view piece) -> Status {
+  SplitPattern::Budget budget(text.size());
+  const Status status = pattern.split(text, budget, [&](std::string_view piece) -> Status {
     pieces.emplace_back(piece);
     return {};
   });
@@ -98,19 +99,80 @@ TEST(SplitPattern, SpaceIsTheUnicodeProperty) {
             1u);  // U+200B
 }
 
-TEST(SplitPattern, RunawayBacktrackingIsAnError) {
-  const auto pattern = SplitPattern::compile("(?:a+)+$|b").value();
-  std::vector<std::string_view> pieces;
-  const Status status = pattern.split(std::string(40, 'a') + "c", kIgnore);
+Status split_all(const SplitPattern& pattern, std::string_view text) {
+  SplitPattern::Budget budget(text.size());
+  return pattern.split(text, budget, kIgnore);
+}
+
+TEST(SplitPattern, WorkBeyondTheBudgetIsAnError) {
+  const std::string long_text(20'000, 'a');
+  const std::string spaces(20'000, ' ');
+  // Exponential, quadratic over all matches, quadratic within one, over starts without a match, with one early start.
+  for (const auto& [regex, text] : std::vector<std::pair<const char*, std::string>>{{"(?:a+)+$|b", long_text + "c"},
+                                                                                    {"a(?=.*b)", long_text},
+                                                                                    {"a(?=.*.*b)", long_text},
+                                                                                    {"\\s*[xy]", spaces},
+                                                                                    {"a(?=a*+b)", long_text},
+                                                                                    {"a(?=(?>a*)b)", long_text},
+                                                                                    {"a(?=\\X*b)", long_text},
+                                                                                    {"a(?<!b.*?)", long_text}}) {
+    SCOPED_TRACE(regex);
+    const auto pattern = SplitPattern::compile(regex);
+    if (!pattern) continue;  // a lookbehind without a fixed length is none in this library
+    const Status status = split_all(*pattern, text);
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().kind, ErrorKind::Limit);
+  }
+}
+
+TEST(SplitPattern, TheBudgetIsOverAllCalls) {
+  const auto pattern = SplitPattern::compile("a(?=.*b)").value();
+  const std::string text(400, 'a');  // a fifth of the budget a call
+  SplitPattern::Budget budget(text.size());
+  int calls = 0;
+  while (calls < 20 && pattern.split(text, budget, kIgnore)) ++calls;
+  EXPECT_LT(calls, 20);
+  EXPECT_GT(calls, 1);
+}
+
+TEST(SplitPattern, MatchingCanBeStopped) {
+  const auto pattern = SplitPattern::compile("a(?=.*b)").value();
+  const std::string text(100'000, 'a');
+  int asked = 0;
+  SplitPattern::Budget budget(text.size(), [&] { return ++asked == 3; });
+  const Status status = pattern.split(text, budget, kIgnore);
   ASSERT_FALSE(status);
-  EXPECT_EQ(status.error().kind, ErrorKind::Limit);
+  EXPECT_EQ(status.error().kind, ErrorKind::Cancelled);
+  EXPECT_EQ(asked, 3);
+}
+
+TEST(SplitPattern, TextsMadeToBeSlowStayWithinTheBudgetOfTheRealPattern) {
+  const std::string published(demo_tokenizer().split_pattern());
+  const auto pattern = SplitPattern::compile(published).value();
+  const std::vector<std::string> parts = {
+      " ", "\n", "'", "a", "1", ".", "\xCC\x80", "\r", "\t", "z", "\xC2\xA0", "\xE6\xBC\xA2", "'r", "\n    "};
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(seed);
+    SplitMix next(seed);
+    std::string unit;
+    for (std::size_t i = 1 + next(8); i > 0; --i) unit += parts[next(parts.size())];
+    std::string text;
+    while (text.size() < 30'000) text += unit;
+    // Ten times through with a budget for once: the margin is at least tenfold.
+    SplitPattern::Budget budget(text.size());
+    for (int i = 0; i < 10; ++i) ASSERT_TRUE(pattern.split(text, budget, kIgnore)) << unit;
+  }
+  for (const char* unit : {" ", "\n", "\xE6\xBC\xA2", "a", "' 1 '"}) {
+    std::string text;
+    while (text.size() < 1'000'000) text += unit;
+    EXPECT_TRUE(split_all(pattern, text)) << unit;
+  }
 }
 
 TEST(SplitPattern, DeepRecursionIsAnError) {
   const auto pattern = SplitPattern::compile("(?:\\((?R)*\\)|x)").value();
-  std::vector<std::string_view> pieces;
   const std::string text(1 << 20, '(');
-  const Status status = pattern.split(text, kIgnore);
+  const Status status = split_all(pattern, text);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().kind, ErrorKind::Limit);
 }
@@ -121,6 +183,10 @@ TEST(SplitPattern, RejectsPatternsItCannotUse) {
   EXPECT_EQ(SplitPattern::compile("(").error().kind, ErrorKind::Invalid);
   EXPECT_EQ(SplitPattern::compile("a\\C").error().kind, ErrorKind::Invalid);
   EXPECT_EQ(SplitPattern::compile("\\s*").error().kind, ErrorKind::Unsupported);
+  EXPECT_EQ(SplitPattern::compile("(a)\\1").error().kind, ErrorKind::Unsupported);
+  EXPECT_EQ(SplitPattern::compile("a{33}").error().kind, ErrorKind::Unsupported);
+  EXPECT_EQ(SplitPattern::compile("\\d{65535,}").error().kind, ErrorKind::Unsupported);
+  EXPECT_TRUE(SplitPattern::compile("\\p{N}{1,3}|\\x{20AC}|\\x{1000}|a{32}|\\{99}|b{|c{,7}"));
 }
 
 std::string nfc_of_library(const std::string& text) {

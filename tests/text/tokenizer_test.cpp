@@ -223,11 +223,56 @@ TEST(Tokenizer, ReportsWhatItDoesNotSupport) {
   }
 }
 
-TEST(Tokenizer, ConfigurationOverridesThePatternAndAddsTokens) {
+TEST(Tokenizer, ThePatternOfTheConfigurationMayOnlyAddCombiningMarks) {
+  const OrderedJson root =
+      OrderedJson::parse(read_file(LOCKSTEP_SOURCE_DIR "/models/demo/tokenizer.json", 1 << 22).value());
+  const auto with = [&](const std::string& ours, const std::string& configured) {
+    OrderedJson changed = root;
+    changed["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = ours;
+    return Tokenizer::from_json(changed.dump(), OrderedJson{{"pretokenize_regex", configured}}.dump());
+  };
+  const std::string newer(demo_tokenizer().split_pattern());
+  const std::string older =
+      R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+  const auto replaced = with(older, newer);
+  ASSERT_TRUE(replaced) << replaced.error().message;
+  EXPECT_EQ(replaced->split_pattern(), newer);
+  EXPECT_EQ(with(older, older)->split_pattern(), older);
+  EXPECT_EQ(with(newer, newer)->split_pattern(), newer);
+  for (const auto& [ours, configured] : std::vector<std::pair<std::string, std::string>>{
+           {newer, older}, {"(", newer}, {newer, "("}, {older, "\\S+|\\s+"}, {"\\S+|\\s+", newer}, {newer, ""}}) {
+    const auto refused = with(ours, configured);
+    ASSERT_FALSE(refused) << ours << " and " << configured;
+    EXPECT_EQ(
+        refused.error().message,
+        "tokenizer_config.json: pretokenize_regex contradicts the Split pattern of tokenizer.json; use both files "
+        "as published with the model");
+  }
+  EXPECT_FALSE(with("(", "("));
+}
+
+TEST(Tokenizer, MessagesOfARunawayPatternNameTheFile) {
+  OrderedJson root = OrderedJson::parse(read_file(LOCKSTEP_SOURCE_DIR "/models/demo/tokenizer.json", 1 << 22).value());
+  for (const auto& [pattern, message] : std::vector<std::pair<std::string, std::string>>{
+           {"a(?=.*b)", "tokenizer.json: the split pattern needs more than "},
+           {"a(?=.*.*b)", "tokenizer.json: the split pattern needs more than "},
+           {"a\\K", "tokenizer.json: the split pattern matches without any text at byte 0"},
+           {"(?:\\((?R)*\\)|x)", "tokenizer.json: matching the split pattern at byte 0 of "}}) {
+    SCOPED_TRACE(pattern);
+    root["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = pattern;
+    const auto tokenizer = Tokenizer::from_json(root.dump());
+    ASSERT_TRUE(tokenizer) << tokenizer.error().message;
+    const std::string text(20'000, pattern[0] == 'a' ? 'a' : '(');
+    const auto ids = tokenizer->encode(text);
+    ASSERT_FALSE(ids);
+    EXPECT_EQ(ids.error().message.find(message), 0U) << ids.error().message;
+    EXPECT_NE(ids.error().message.find("restore tokenizer.json as it was published"), std::string::npos);
+  }
+}
+
+TEST(Tokenizer, ConfigurationAddsTokens) {
   const std::string text = read_file(LOCKSTEP_SOURCE_DIR "/models/demo/tokenizer.json", 1 << 22).value();
   const auto with = [&](const char* config) { return Tokenizer::from_json(text, config); };
-  EXPECT_EQ(with(R"({"pretokenize_regex": "\\S+|\\s+"})")->split_pattern(), "\\S+|\\s+");
-  EXPECT_NE(with("{}")->split_pattern(), "\\S+|\\s+");
   const auto more = with(R"({"added_tokens_decoder": {"7000": {"content": "<new>", "special": true}}})");
   ASSERT_TRUE(more) << more.error().message;
   EXPECT_EQ(encode(*more, "<new>"), Ids{7000});

@@ -7,9 +7,6 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-/// Sequences whose description travels with one launch.
-constexpr int kMaxRuns = 16;
-
 struct ConvParams {
   ConvRun runs[kMaxRuns];
   int count;

@@ -6,9 +6,6 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-/// Sequences whose description travels with one launch.
-constexpr int kMaxRuns = 16;
-
 struct RuleParams {
   DeltaRun runs[kMaxRuns];
   DeltaShape shape;

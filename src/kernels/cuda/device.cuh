@@ -12,6 +12,8 @@ namespace lockstep::kernels::cuda {
 using namespace lockstep::numerics;
 
 constexpr unsigned kAllLanes = 0xffffffffU;
+/// Sequences whose description travels with one launch.
+constexpr int kMaxRuns = 16;
 
 /// The 32 lanes of fold32, one a thread, added pairwise (docs/numerics.md N2).
 /// IEEE addition commutes, so the exchange gives every lane the bits of lane 0.
@@ -47,6 +49,12 @@ __device__ __forceinline__ float fold_rounds(float* sums, int lane) {
 template <int kCount>
 __device__ __forceinline__ float fold_transposed(float (&sums)[kCount], int lane) {
   return fold_rounds<16, kCount>(sums, lane);
+}
+
+/// Orders like the value, the two zeros equal; above 0 for every number.
+__device__ __forceinline__ unsigned ordered_bits(float value) {
+  const unsigned bits = float_bits(value + 0.0F);
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 
 /// fold32 of a[i] * b[i], computed by one warp; every lane gets the result.

@@ -156,12 +156,6 @@ __device__ __forceinline__ float warp_max(float x) {
   return x;
 }
 
-/// Orders like the value, the two zeros equal; above 0 for every number.
-__device__ __forceinline__ unsigned ordered_bits(float value) {
-  const unsigned bits = float_bits(value + 0.0F);
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
-
 /// One block per row. Values stay in shared memory; the first warp adds,
 /// selects and renormalises.
 __global__ void __launch_bounds__(kRouteThreads) route_kernel(RouteParams p) {

@@ -32,6 +32,7 @@ struct HttpResponse {
   std::string content_type = "application/json";
   Headers headers;
   std::string body;
+  std::string error;  ///< an error's code, for the access log
 };
 
 /// Everything but post() and unsent() is called from the exchange's own sequence: from within the handler, or from a
@@ -44,6 +45,8 @@ class Exchange {
   virtual ~Exchange() = default;
 
   [[nodiscard]] virtual const HttpRequest& request() const = 0;
+  /// The request's body is not needed any more.
+  virtual void drop_body() = 0;
 
   /// The whole response.
   virtual void respond(HttpResponse response) = 0;

@@ -19,6 +19,7 @@ struct HttpOptions {
   std::string tls_certificate, tls_key;  ///< PEM files; both or none
   std::size_t header_bytes = std::size_t{16} << 10;
   std::size_t body_bytes = std::size_t{32} << 20;
+  std::size_t all_bodies_bytes = 0;  ///< of all requests under way; 0: eight times body_bytes
   std::size_t connections = 512;
   double header_seconds = 15;  ///< to send a request's header, TLS hand-shake included
   double body_seconds = 60;    ///< to send its body
@@ -37,6 +38,19 @@ struct HttpRecord {
   OrderedJson notes = OrderedJson::object();
 };
 
+/// A request that HTTP itself forbids, or that the server cannot take.
+struct HttpFailure {
+  int status = 400;
+  std::string code;     ///< machine-readable
+  std::string message;  ///< one line
+  std::int64_t retry_after_seconds = 0;
+};
+
+/// What an exception is to the client. It was out of memory, most likely; its message could quote the request.
+inline HttpFailure failed_request() {
+  return {500, "internal_error", "the server failed on this request"};
+}
+
 /// What answers requests. Called from several threads; must not throw.
 class HttpHandler {
  public:
@@ -51,8 +65,8 @@ class HttpHandler {
   virtual void handle(const std::shared_ptr<Exchange>& exchange) = 0;
   /// Headers that every response to this request gets.
   virtual Headers extra_headers(const HttpRequest& request) = 0;
-  /// The response to a request that HTTP itself forbids.
-  virtual HttpResponse failure(int status, std::string message) = 0;
+  /// The response to such a request, of which there may be no more than the client's address.
+  virtual HttpResponse failure(const HttpRequest& request, HttpFailure failure) = 0;
   virtual void record(const HttpRecord& record) = 0;
 };
 

@@ -43,14 +43,21 @@ std::string random_id() {
 }
 
 LiveExchange::LiveExchange(std::shared_ptr<Session> session, std::shared_ptr<HttpShared> shared,
-                           asio::any_io_executor executor, HttpRequest request)
+                           asio::any_io_executor executor, HttpRequest request, BodyShare share)
     : shared_(std::move(shared)),
       executor_(std::move(executor)),
       session_(std::move(session)),
-      request_(std::move(request)) {
+      request_(std::move(request)),
+      share_(std::move(share)) {
   record_.id = random_id();
+  record_.bytes_in = request_.body.size();
   const std::lock_guard lock(shared_->mutex);
   ++shared_->active;
+}
+
+void LiveExchange::drop_body() {
+  request_.body = {};
+  share_.release();
 }
 
 void LiveExchange::start_stream(const HttpResponse& head) {
@@ -94,10 +101,11 @@ void LiveExchange::respond(HttpResponse response) {
   complete_ = true;
   if (shared_->draining.load()) keep_alive_ = false;
   record_.status = response.status;
+  if (!response.error.empty()) note("error", response.error);
   std::string out = fmt::format("HTTP/1.1 {} {}\r\n", response.status, reason_phrase(response.status));
   append_header(out, "date", http_date());
   if (!response.body.empty()) append_header(out, "content-type", response.content_type);
-  append_header(out, "content-length", std::to_string(response.body.size()));
+  if (response.status != 204) append_header(out, "content-length", std::to_string(response.body.size()));
   append_header(out, "x-request-id", record_.id);
   append_header(out, "x-content-type-options", "nosniff");
   for (const auto& [name, value] : response.headers) append_header(out, name, value);
@@ -138,7 +146,6 @@ void LiveExchange::detach(bool gone) {
   record_.request = &request_;
   record_.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
   record_.gone = gone;
-  record_.bytes_in = request_.body.size();
   if (gone && gone_) gone_();
   gone_ = sent_ = tick_ = {};
   shared_->handler.record(record_);

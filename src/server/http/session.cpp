@@ -10,6 +10,7 @@ namespace {
 namespace http = boost::beast::http;
 
 constexpr std::size_t kLowMark = std::size_t{64} << 10;  ///< unsent bytes below which on_sent() is called
+constexpr std::size_t kAhead = std::size_t{64} << 10;    ///< read of next requests while one is answered
 constexpr std::size_t kLingerBytes = std::size_t{4} << 20;
 constexpr double kLingerSeconds = 2;
 
@@ -23,6 +24,34 @@ std::string address_of(const Tcp::socket& socket) {
   ErrorCode failed;
   const Tcp::endpoint end = socket.remote_endpoint(failed);
   return failed ? "" : fmt::format("{}:{}", end.address().to_string(failed), end.port());
+}
+
+/// Path and query of a request's target. One with a scheme and an authority, as for a proxy, is as good as a path, and
+/// its authority counts instead of the header Host (RFC 9112, 3.2.2).
+void set_target(std::string_view target, HttpRequest& request) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!target.starts_with(scheme)) continue;
+    target.remove_prefix(scheme.size());
+    const std::size_t end = std::min(target.find_first_of("/?"), target.size());
+    for (auto& [name, value] : request.headers) {
+      if (name == "host" && end > 0) value = std::string(target.substr(0, end));
+    }
+    target.remove_prefix(end);
+    break;
+  }
+  const std::size_t mark = target.find('?');
+  request.path = std::string(target.substr(0, mark));
+  if (request.path.empty()) request.path = "/";
+  if (mark != std::string_view::npos) request.query = std::string(target.substr(mark + 1));
+}
+
+HttpFailure too_large(const HttpOptions& options) {
+  return {413, "body_too_large",
+          fmt::format("the request's body is larger than the limit of {} bytes", options.body_bytes)};
+}
+
+HttpFailure not_http(const ErrorCode& error) {
+  return {400, "invalid_http", fmt::format("not HTTP/1.1: {}", error.message())};
 }
 
 }  // namespace
@@ -58,10 +87,8 @@ void Session::turn_away() {
   asio::post(stream_.get_executor(), [self = shared_from_this()] {
     self->close_after_ = true;
     if (self->stream_.is_tls()) return self->close();  // not worth a hand-shake
-    HttpRequest request;
-    request.remote = self->remote_;
-    self->make_exchange(std::move(request), false);
-    self->current_->respond(self->shared_->handler.failure(503, "too many connections"));
+    self->refuse({503, "too_many_connections",
+                  fmt::format("all {} connections are in use", self->shared_->options.connections), 1});
   });
 }
 
@@ -89,29 +116,29 @@ void Session::read_header() {
 
 void Session::on_header(const ErrorCode& error) {
   if (phase_ != Phase::Header && phase_ != Phase::Idle) return;  // the deadline has answered
-  if (error == http::error::header_limit) return refuse(431, "the request's header is too large");
-  if (error == http::error::body_limit) {
-    return refuse(413,
-                  fmt::format("the request's body is larger than the limit of {} bytes", shared_->options.body_bytes));
+  if (error == http::error::header_limit) {
+    return refuse(
+        {431, "header_too_large",
+         fmt::format("the request's header is larger than the limit of {} bytes", shared_->options.header_bytes)});
   }
+  if (error == http::error::body_limit) return refuse(too_large(shared_->options));
   if (error == http::error::end_of_stream || error == http::error::partial_message) return close();
-  if (error && error.category() == make_error_code(http::error::bad_method).category()) {
-    return refuse(400, fmt::format("not HTTP/1.1: {}", error.message()));
-  }
+  if (error && error.category() == make_error_code(http::error::bad_method).category()) return refuse(not_http(error));
   if (error) return close();
   phase_ = Phase::Body;
   HttpRequest request = take_head();
   const std::size_t hosts = parser_->get().count(http::field::host);
   if (hosts > 1 || (hosts == 0 && parser_->get().version() >= 11)) {
-    return refuse(400, hosts > 1 ? "the request has several Host headers" : "the request has no Host header");
+    return refuse(
+        {400, "invalid_http", hosts > 1 ? "the request has several Host headers" : "the request has no Host header"});
   }
   // Two ways to find the body's end are how requests are smuggled past proxies.
   if (!request.header("transfer-encoding").empty() && !request.header("content-length").empty()) {
-    return refuse(400, "the request has both Content-Length and Transfer-Encoding");
+    return refuse({400, "invalid_http", "the request has both Content-Length and Transfer-Encoding"});
   }
   const std::string_view coding = request.header("transfer-encoding");
   if (!coding.empty() && !boost::beast::iequals(parser_->get()[http::field::transfer_encoding], "chunked")) {
-    return refuse(501, "the only Transfer-Encoding is chunked");
+    return refuse({501, "unsupported_encoding", "the only Transfer-Encoding is chunked"});
   }
   if (std::optional<HttpResponse> response = shared_->handler.refuse(request)) {
     make_exchange(std::move(request), false);
@@ -127,22 +154,33 @@ void Session::on_header(const ErrorCode& error) {
 }
 
 void Session::read_body() {
-  http::async_read(stream_, buffer_, *parser_,
-                   [self = shared_from_this()](const ErrorCode& error, std::size_t) { self->on_body(error); });
+  if (parser_->is_done()) return take_request();
+  http::async_read_some(stream_, buffer_, *parser_,
+                        [self = shared_from_this()](const ErrorCode& error, std::size_t) { self->on_body(error); });
 }
 
 void Session::on_body(const ErrorCode& error) {
   if (phase_ != Phase::Body) return;
-  if (error == http::error::buffer_overflow) return refuse(431, "a chunk's extension or the trailer is too large");
-  if (error == http::error::body_limit) {
-    return refuse(413,
-                  fmt::format("the request's body is larger than the limit of {} bytes", shared_->options.body_bytes));
+  if (error == http::error::buffer_overflow) {
+    return refuse({431, "header_too_large", "a chunk's extension or the trailer is too large"});
   }
+  if (error == http::error::body_limit) return refuse(too_large(shared_->options));
   if (error && error.category() == make_error_code(http::error::bad_method).category() &&
       error != http::error::end_of_stream && error != http::error::partial_message) {
-    return refuse(400, fmt::format("not HTTP/1.1: {}", error.message()));
+    return refuse(not_http(error));
   }
   if (error) return close();
+  const HttpOptions& options = shared_->options;
+  const std::size_t most =
+      std::max(options.body_bytes, options.all_bodies_bytes > 0 ? options.all_bodies_bytes : 8 * options.body_bytes);
+  if (!share_.grow(shared_->bodies, parser_->get().body().size(), most)) {
+    return refuse({503, "too_many_bodies",
+                   fmt::format("the bodies of all requests under way are larger than the limit of {} bytes", most), 1});
+  }
+  read_body();
+}
+
+void Session::take_request() {
   HttpRequest request = take_head();
   request.body = std::move(parser_->get().body());
   make_exchange(std::move(request), parser_->get().keep_alive());
@@ -157,18 +195,16 @@ HttpRequest Session::take_head() const {
   const auto& message = parser_->get();
   HttpRequest request;
   request.method = std::string(message.method_string());
-  const std::string target(message.target());
-  const std::size_t mark = target.find('?');
-  request.path = target.substr(0, mark);
-  if (mark != std::string::npos) request.query = target.substr(mark + 1);
   for (const auto& field : message) request.headers.emplace_back(lower(field.name_string()), field.value());
+  set_target({message.target().data(), message.target().size()}, request);
   request.remote = remote_;
   return request;
 }
 
 void Session::make_exchange(HttpRequest request, bool keep_alive) {
   phase_ = Phase::Answer;
-  current_ = std::make_shared<LiveExchange>(shared_from_this(), shared_, stream_.get_executor(), std::move(request));
+  current_ = std::make_shared<LiveExchange>(shared_from_this(), shared_, stream_.get_executor(), std::move(request),
+                                            std::move(share_));
   current_->keep_alive_ = keep_alive && !close_after_;
 }
 
@@ -177,30 +213,32 @@ void Session::answer() {
   try {
     shared_->handler.handle(exchange);
   } catch (const std::exception&) {
-    // Out of memory, most likely. The message could quote the request, so it is not repeated.
-    exchange->respond(shared_->handler.failure(500, "the server failed on this request"));
+    exchange->respond(shared_->handler.failure(exchange->request(), failed_request()));
   }
 }
 
-void Session::refuse(int status, std::string message) {
+void Session::refuse(HttpFailure failure) {
   HttpRequest request;
   request.remote = remote_;
-  if (parser_ && parser_->is_header_done()) request = take_head();
+  if (parser_) request = take_head();
+  if (parser_) parser_->get().body() = {};
+  share_.release();
   make_exchange(std::move(request), false);
-  current_->respond(shared_->handler.failure(status, std::move(message)));
+  current_->respond(shared_->handler.failure(current_->request(), std::move(failure)));
 }
 
-/// Reads while a response is under way, because only a read notices that the client has gone. What comes is the next
-/// request, and the end of watching.
+/// Reads while a response is under way, because only a read notices that the client has gone. What comes belongs to the
+/// next requests; a client that has sent so much of them is watched no longer.
 void Session::watch() {
-  if (watching_ || buffer_.size() > 0) return;
+  if (watching_ || buffer_.size() >= kAhead) return;
   watching_ = true;
   stream_.async_read_some(buffer_.prepare(4096), [self = shared_from_this()](const ErrorCode& error, std::size_t n) {
     self->watching_ = false;
     if (self->phase_ == Phase::Closed || self->phase_ == Phase::Linger) return;
-    if (error) return self->gone();
+    const bool called_off = error == asio::error::operation_aborted && self->wants_request_;
+    if (error && !called_off) return self->gone();
     self->buffer_.commit(n);
-    if (!self->wants_request_) return;
+    if (!self->wants_request_) return self->watch();
     self->phase_ = Phase::Header;
     self->read_header();
   });
@@ -250,11 +288,13 @@ void Session::finish_response() {
   current_.reset();
   const bool keep = done->keep_alive_ && !close_after_ && !shared_->draining.load();
   done->detach(false);
-  if (!keep) return linger();
+  if (!keep) return end_sending();
   phase_ = Phase::Idle;
   if (!watching_) return read_header();
   wants_request_ = true;
   deadline(shared_->options.idle_seconds);
+  // Nothing more need come of a request that is here.
+  if (buffer_.size() > 0) stream_.socket().cancel();
 }
 
 void Session::gone() {
@@ -264,21 +304,32 @@ void Session::gone() {
   if (left) left->detach(true);
 }
 
+/// After the last response. With TLS its end is said first, so that the client knows that nothing was cut off.
+void Session::end_sending() {
+  if (phase_ == Phase::Closed) return;
+  phase_ = Phase::Linger;
+  deadline(kLingerSeconds);
+  if (!stream_.is_tls()) return linger();
+  stream_.async_shutdown([self = shared_from_this()](const ErrorCode&) { self->linger(); });
+}
+
 /// Closing while the client still sends would make its system drop the response. So it may send a little more.
 void Session::linger() {
   if (phase_ == Phase::Closed) return;
-  if (phase_ != Phase::Linger) {
-    phase_ = Phase::Linger;
-    ErrorCode ignored;
-    stream_.socket().shutdown(Tcp::socket::shutdown_send, ignored);
-    deadline(kLingerSeconds);
-  }
-  buffer_.clear();
-  stream_.socket().async_read_some(buffer_.prepare(65536),
+  ErrorCode ignored;
+  stream_.socket().shutdown(Tcp::socket::shutdown_send, ignored);
+  // Not into buffer_, where the read of watch() may still put something.
+  rest_.resize(16384);
+  read_rest();
+}
+
+void Session::read_rest() {
+  stream_.socket().async_read_some(asio::buffer(rest_),
                                    [self = shared_from_this()](const ErrorCode& error, std::size_t count) {
+                                     if (self->phase_ == Phase::Closed) return;
                                      self->lingered_ += count;
                                      if (error || self->lingered_ > kLingerBytes) return self->close();
-                                     self->linger();
+                                     self->read_rest();
                                    });
 }
 
@@ -304,7 +355,7 @@ void Session::on_deadline() {
   const bool unfinished = phase_ == Phase::Body || (phase_ != Phase::Answer && buffer_.size() > 0);
   if (!unfinished || phase_ == Phase::Linger || stream_.is_tls()) return gone();
   stream_.socket().cancel();
-  refuse(408, "the request took too long to arrive");
+  refuse({408, "request_timeout", "the request took too long to arrive"});
 }
 
 }  // namespace lockstep::server

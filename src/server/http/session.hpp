@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "server/http/http_server.hpp"
 
@@ -37,12 +38,47 @@ struct HttpShared {
   HttpHandler& handler;
   std::optional<asio::ssl::context> tls;
   std::atomic<std::size_t> connections{0};
+  std::atomic<std::size_t> bodies{0};  ///< bytes of the large ones that are kept
   std::atomic<bool> draining{false}, stopped{false};
 
   std::mutex mutex;
   std::condition_variable changed;
   std::size_t active = 0;  ///< responses under way
   std::map<Session*, std::weak_ptr<Session>> sessions;
+};
+
+/// What the body of one request takes of the memory for the bodies of all. Small ones are free, so that they come
+/// through whatever others send; their number is bounded by that of the connections.
+class BodyShare {
+ public:
+  static constexpr std::size_t kSmall = std::size_t{64} << 10;
+
+  BodyShare() = default;
+  BodyShare(BodyShare&& other) noexcept : all_(other.all_), bytes_(std::exchange(other.bytes_, 0)) {}
+  BodyShare& operator=(BodyShare&& other) noexcept {
+    std::swap(all_, other.all_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  BodyShare(const BodyShare&) = delete;
+  BodyShare& operator=(const BodyShare&) = delete;
+  ~BodyShare() { release(); }
+
+  /// False when a body of so many bytes does not fit any more. `all` outlives this.
+  bool grow(std::atomic<std::size_t>& all, std::size_t bytes, std::size_t most) {
+    all_ = &all;
+    if (bytes <= kSmall || bytes <= bytes_) return true;
+    const std::size_t more = bytes - bytes_;
+    bytes_ = bytes;
+    return all.fetch_add(more) + more <= most;
+  }
+  void release() {
+    if (all_ != nullptr) all_->fetch_sub(std::exchange(bytes_, 0));
+  }
+
+ private:
+  std::atomic<std::size_t>* all_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
 /// A TCP or TLS stream. Models AsyncReadStream and AsyncWriteStream.
@@ -64,6 +100,11 @@ class AnyStream {
   template <class Handler>
   void async_handshake(Handler&& handler) {
     tls_->async_handshake(asio::ssl::stream_base::server, std::forward<Handler>(handler));
+  }
+  /// Says that nothing more will come, and waits for the client to say so. Only with TLS.
+  template <class Handler>
+  void async_shutdown(Handler&& handler) {
+    tls_->async_shutdown(std::forward<Handler>(handler));
   }
   template <class Buffers, class Handler>
   void async_read_some(const Buffers& buffers, Handler&& handler) {
@@ -91,9 +132,10 @@ class AnyStream {
 class LiveExchange final : public Exchange, public std::enable_shared_from_this<LiveExchange> {
  public:
   LiveExchange(std::shared_ptr<Session> session, std::shared_ptr<HttpShared> shared, asio::any_io_executor executor,
-               HttpRequest request);
+               HttpRequest request, BodyShare share);
 
   [[nodiscard]] const HttpRequest& request() const override { return request_; }
+  void drop_body() override;
   void respond(HttpResponse response) override;
   void start_stream(const HttpResponse& head) override;
   void write(std::string_view piece) override;
@@ -116,6 +158,7 @@ class LiveExchange final : public Exchange, public std::enable_shared_from_this<
   asio::any_io_executor executor_;
   std::shared_ptr<Session> session_;
   HttpRequest request_;
+  BodyShare share_;
   HttpRecord record_;
   Clock::time_point begin_ = Clock::now();
   std::atomic<std::size_t> unsent_{0};
@@ -150,9 +193,10 @@ class Session final : public std::enable_shared_from_this<Session> {
   void on_header(const ErrorCode& error);
   void read_body();
   void on_body(const ErrorCode& error);
+  void take_request();
   [[nodiscard]] HttpRequest take_head() const;
   void answer();
-  void refuse(int status, std::string message);
+  void refuse(HttpFailure failure);
   void make_exchange(HttpRequest request, bool keep_alive);
 
   void watch();
@@ -161,7 +205,9 @@ class Session final : public std::enable_shared_from_this<Session> {
   void on_written(const ErrorCode& error, std::size_t count);
   void finish_response();
   void gone();
+  void end_sending();
   void linger();
+  void read_rest();
   void close();
 
   void deadline(double seconds);
@@ -173,9 +219,11 @@ class Session final : public std::enable_shared_from_this<Session> {
   /// Bounded, because the parser keeps a chunk's extension and the trailer of a body in it until they are whole.
   boost::beast::flat_buffer buffer_{std::size_t{256} << 10};
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
+  BodyShare share_;
   std::shared_ptr<LiveExchange> current_;
   std::string remote_;
   std::string sending_, outgoing_;
+  std::string rest_;  ///< where what comes after the last response goes
   std::size_t sent_ = 0, lingered_ = 0;
   Phase phase_ = Phase::Header;
   bool writing_ = false, watching_ = false, wants_request_ = false, close_after_ = false;

@@ -8,6 +8,7 @@ namespace lockstep::server {
 namespace {
 
 constexpr std::string_view kNothingStored = "is not supported: responses are not stored; send the whole conversation";
+constexpr std::string_view kNoLogprobs = "is not supported here; use /v1/chat/completions";
 
 class ResponseParser {
  public:
@@ -31,7 +32,7 @@ class ResponseParser {
     read_text();
     refuse_state();
     read_labels(reader_);
-    reader_.array("include", 64);
+    read_include();
     if (const OrderedJson* options = reader_.object("stream_options")) {
       ObjectReader(*options, "stream_options", problems_).boolean("include_obfuscation");
     }
@@ -159,12 +160,26 @@ class ResponseParser {
     fields.finish(limits_.strict);
   }
 
+  /// What a response could have more of. Nothing of it is made here; that matters to who asks for log-probabilities.
+  void read_include() {
+    const OrderedJson* include = reader_.array("include", 64);
+    for (std::size_t i = 0; include != nullptr && i < include->size(); ++i) {
+      const OrderedJson& one = (*include)[i];
+      if (!one.is_string()) {
+        reader_.complain(element_path("include", i), fmt::format("must be a string, not {}", one.type_name()),
+                         "invalid_type");
+      } else if (one == "message.output_text.logprobs") {
+        reader_.complain(element_path("include", i), std::string(kNoLogprobs), "unsupported_parameter");
+      }
+    }
+  }
+
   void refuse_state() {
     reader_.refuse("previous_response_id", kNothingStored);
     reader_.refuse("conversation", kNothingStored);
     reader_.refuse("background", "is not supported");
     reader_.refuse("prompt", "is not supported; send instructions and input");
-    reader_.refuse("top_logprobs", "is not supported here; use /v1/chat/completions");
+    reader_.refuse("top_logprobs", kNoLogprobs);
   }
 
   void repeat_fields() {

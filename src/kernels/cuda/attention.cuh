@@ -1,0 +1,51 @@
+// What the steps of attention share on the device: the rows of several sequences in one launch.
+#pragma once
+
+#include <span>
+
+#include "kernels/cuda/attention.hpp"
+#include "kernels/cuda/device.cuh"
+
+namespace lockstep::kernels::cuda {
+
+constexpr int kPage = 64;
+constexpr int kBlock = 64;  ///< attended positions of a block
+
+/// The run of `row` and the row's position.
+struct RowPlace {
+  const AttentionRun* run;
+  std::int64_t position;
+  int in_run;
+};
+template <class Params>
+__device__ __forceinline__ RowPlace place_row(const Params& p, int row) {
+  int r = 0;
+  while (row >= p.runs[r].first_row + p.runs[r].rows) ++r;
+  const int in_run = row - p.runs[r].first_row;
+  return {&p.runs[r], *p.runs[r].position + in_run, in_run};
+}
+
+struct AttendParams {
+  AttentionRun runs[kMaxRuns];
+  int count, first_row, rows;  ///< rows of this piece
+  AttentionShape shape;
+  const float *q, *index_q, *q_gate;
+  AttentionScratch scratch;
+  float* out;
+};
+
+/// The next runs that fit one launch; the remaining ones stay in `runs`.
+template <class Params>
+void take_runs(std::span<const AttentionRun>& runs, Params& p) {
+  p.count = 0;
+  for (const AttentionRun& run : runs.first(runs.size() < kMaxRuns ? runs.size() : kMaxRuns)) p.runs[p.count++] = run;
+  runs = runs.subspan(static_cast<std::size_t>(p.count));
+  p.first_row = p.runs[0].first_row;
+  p.rows = p.runs[p.count - 1].first_row + p.runs[p.count - 1].rows - p.first_row;
+}
+
+/// Writes the attended positions of every row of the piece into its scratch: scores of the pooled index keys where the
+/// row has more groups than the budget, and the choice (docs/numerics.md N8).
+void choose_positions(Queue& queue, const AttendParams& p);
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,306 @@
+// A stored run, read back from its JSON.
+#include <algorithm>
+#include <set>
+
+#include "report/parity.hpp"
+#include "report/report.hpp"
+
+namespace lockstep::report {
+namespace {
+
+constexpr std::uint64_t kMostCount = std::uint64_t{1} << 40;  // sums of all samples stay exact
+constexpr double kLeastAmount = 1e-12, kMostAmount = 1e12;    // so do quotients, and a chart's axis
+constexpr std::size_t kMostItems = std::size_t{1} << 24;
+
+bool is_whole(const OrderedJson& value, std::uint64_t most) {
+  if (!value.is_number_integer() || (!value.is_number_unsigned() && value.get<std::int64_t>() < 0)) return false;
+  return value.get<std::uint64_t>() <= most;
+}
+
+/// Reads the fields of one object. The first error of the whole file is kept in `status`.
+class Fields {
+ public:
+  Fields(const OrderedJson& object, std::string where, Status& status)
+      : object_(object), where_(std::move(where)), status_(status) {
+    if (!object.is_object()) wrong("", "is no object");
+  }
+
+  [[nodiscard]] const OrderedJson* find(const char* key) const {
+    if (!object_.is_object()) return nullptr;
+    const auto found = object_.find(key);
+    return found == object_.end() ? nullptr : &*found;
+  }
+  const OrderedJson& need(const char* key) {
+    static const OrderedJson kNothing;
+    const OrderedJson* found = find(key);
+    if (found == nullptr) wrong(key, "is missing");
+    return found == nullptr ? kNothing : *found;
+  }
+  const OrderedJson& need_list(const char* key, std::size_t most = kMostItems) {
+    static const OrderedJson kEmpty = OrderedJson::array();
+    const OrderedJson& found = need(key);
+    if (found.is_array() && found.size() <= most) return found;
+    wrong(key, fmt::format("must be a list of at most {}", most));
+    return kEmpty;
+  }
+  void read(const char* key, std::string& out) { take(key, need(key), out); }
+  void read(const char* key, bool& out) { take(key, need(key), out); }
+  void read(const char* key, std::int64_t& out) { take(key, need(key), out); }
+  void read(const char* key, std::uint64_t& out) { take(key, need(key), out); }
+  void read(const char* key, double& out) { take(key, need(key), out); }
+  template <class T>
+  void read(const char* key, std::optional<T>& out) {
+    const OrderedJson& value = need(key);
+    if (!value.is_null()) take(key, value, out.emplace());
+  }
+  template <class T>
+  void read(const char* key, std::vector<T>& out) {
+    for (const OrderedJson& item : need_list(key)) take(key, item, out.emplace_back());
+  }
+  /// A speed or a time.
+  void read_amount(const char* key, double& out) {
+    read(key, out);
+    if (out != 0 && (out < kLeastAmount || out > kMostAmount)) wrong(key, "is out of range");
+  }
+  void wrong(const char* key, std::string_view how) {
+    if (status_) status_ = fail(ErrorKind::Invalid, "{}: '{}' {}", where_, key, how);
+  }
+  [[nodiscard]] Fields inner(const char* key) { return {need(key), where_ + "." + key, status_}; }
+
+ private:
+  void take(const char* key, const OrderedJson& value, std::string& out) {
+    if (!value.is_string()) return wrong(key, "must be a text");
+    out = value.get<std::string>();
+  }
+  void take(const char* key, const OrderedJson& value, bool& out) {
+    if (!value.is_boolean()) return wrong(key, "must be true or false");
+    out = value.get<bool>();
+  }
+  void take(const char* key, const OrderedJson& value, std::uint64_t& out) {
+    if (!is_whole(value, UINT64_MAX)) return wrong(key, "must be a number from 0 on");
+    out = value.get<std::uint64_t>();
+  }
+  void take(const char* key, const OrderedJson& value, std::int64_t& out) {
+    if (!is_whole(value, kMostCount)) return wrong(key, "must be a count");
+    out = value.get<std::int64_t>();
+  }
+  void take(const char* key, const OrderedJson& value, std::int32_t& out) {
+    if (!is_whole(value, INT32_MAX)) return wrong(key, "must be a token id");
+    out = value.get<std::int32_t>();
+  }
+  void take(const char* key, const OrderedJson& value, double& out) {
+    if (!value.is_number()) return wrong(key, "must be a number");
+    out = value.get<double>();
+  }
+
+  const OrderedJson& object_;
+  std::string where_;
+  Status& status_;
+};
+
+/// The plan: arms, order, seeds, control. Errors: Invalid, Usage.
+Status read_plan(Fields& file, Run& run, Status& status) {
+  for (const OrderedJson& entry : file.need_list("arms", kMaxArms)) {
+    Fields fields(entry, "arms", status);
+    std::string name;
+    fields.read("name", name);
+    LOCKSTEP_TRY(status);
+    Arm arm = LOCKSTEP_TRY(parse_arm(name + "="));
+    fields.read("flags", arm.flags);
+    Fields environment = fields.inner("environment");
+    LOCKSTEP_TRY(status);
+    for (const auto& [variable, value] : entry["environment"].items()) {
+      environment.read(variable.c_str(), arm.environment.emplace_back(variable, "").second);
+    }
+    run.arms.push_back(std::move(arm));
+  }
+  std::vector<std::string> order;
+  file.read("order", order);
+  file.read("seeds", run.seeds);
+  std::string control;
+  file.read("control", control);
+  LOCKSTEP_TRY(status);
+  run.windows = LOCKSTEP_TRY(parse_order(fmt::format("{}", fmt::join(order, " ")), run.arms));
+  if (!std::ranges::equal(run.windows, order, {}, &Window::label)) file.wrong("order", "must have one window an entry");
+  const auto found = std::ranges::find(run.arms, control, &Arm::name);
+  if (found == run.arms.end()) file.wrong("control", "is no arm");
+  run.control = static_cast<std::size_t>(found - run.arms.begin());
+  const std::set<std::uint64_t> different(run.seeds.begin(), run.seeds.end());
+  if (run.seeds.empty() || run.seeds.size() > kMaxSeeds || different.size() != run.seeds.size()) {
+    file.wrong("seeds", fmt::format("must be 1 to {} different numbers", kMaxSeeds));
+  }
+  return status;
+}
+
+void read_cell(Fields fields, Cell& cell) {
+  fields.read("prompt_sha256", cell.prompt_sha256);
+  fields.read("prompt_tokens", cell.prompt_tokens);
+  fields.read("max_tokens", cell.max_tokens);
+  fields.read("temperature", cell.temperature);
+  fields.read("top_p", cell.top_p);
+  fields.read("top_k", cell.top_k);
+  std::optional<std::string> effort;
+  fields.read("effort", effort);
+  cell.effort = effort.value_or("");
+  fields.read("no_think", cell.no_think);
+}
+
+void read_limits(Fields fields, GateLimits& limits) {
+  fields.read("max_load", limits.max_load);
+  fields.read("max_busy", limits.max_busy);
+  fields.read("min_cpu_mhz", limits.min_cpu_mhz);
+  fields.read("max_cpu_celsius", limits.max_cpu_celsius);
+  fields.read("max_gpu_celsius", limits.max_gpu_celsius);
+  fields.read("timeout_seconds", limits.timeout_seconds);
+}
+
+void read_gate(Fields fields, GateRecord& gate) {
+  std::optional<bool> quiet;
+  fields.read("quiet", quiet);
+  gate.judged = quiet.has_value();
+  gate.quiet = quiet.value_or(false);
+  fields.read("waited_seconds", gate.waited_seconds);
+  fields.read("load", gate.last.load);
+  fields.read("busy", gate.last.busy);
+  fields.read("cpu_mhz", gate.last.cpu_mhz);
+  fields.read("cpu_celsius", gate.last.cpu_celsius);
+  fields.read("gpu_celsius", gate.last.gpu_celsius);
+  fields.read("exceeded", gate.exceeded);
+  fields.read("unread", gate.unread);
+}
+
+WindowRecord read_window(Fields fields) {
+  WindowRecord record;
+  fields.read("start_seconds", record.start_seconds);
+  fields.read("device", record.device);
+  const OrderedJson& names = fields.need("lanes");
+  Fields lanes = fields.inner("lanes");
+  if (names.is_object()) {
+    for (const auto& item : names.items()) {
+      LaneState& lane = record.lanes.emplace_back(LaneState{item.key(), ""});
+      lanes.read(lane.name.c_str(), lane.verdict);
+    }
+  }
+  if (fields.find("error") != nullptr) fields.read("error", record.error);
+  return record;
+}
+
+Sample read_sample(Fields fields) {
+  Sample sample;
+  fields.read("seed", sample.seed);
+  read_gate(fields.inner("gate"), sample.gate);
+  if (fields.find("error") != nullptr) {
+    fields.read("error", sample.error);
+    if (sample.error.empty()) fields.wrong("error", "is empty");
+    return sample;
+  }
+  fields.read("prompt_tokens", sample.prompt_tokens);
+  fields.read("prefill_tokens", sample.prefill_tokens);
+  fields.read_amount("prefill_seconds", sample.prefill_seconds);
+  fields.read_amount("prefill_tokens_per_second", sample.prefill_rate);
+  fields.read_amount("ttft_seconds", sample.ttft_seconds);
+  fields.read("tokens", sample.tokens);
+  fields.read("steps", sample.steps);
+  fields.read_amount("decode_seconds", sample.decode_seconds);
+  fields.read_amount("decode_tokens_per_second", sample.decode_rate);
+  fields.read_amount("wall_seconds", sample.wall_seconds);
+  fields.read("peak_memory_bytes", sample.peak_bytes);
+  fields.read("finish_reason", sample.finish);
+  fields.read("drafted", sample.drafted);
+  fields.read("accepted", sample.accepted);
+  fields.read("lanes", sample.lanes);
+  fields.read("request_sha256", sample.digests.request);
+  fields.read("prompt_ids_sha256", sample.digests.prompt_ids);
+  fields.read("ids_sha256", sample.digests.ids);
+  fields.read("text_sha256", sample.digests.text);
+  fields.read("reasoning_sha256", sample.digests.reasoning);
+  if (fields.find("ids") != nullptr) fields.read("ids", sample.ids);
+  return sample;
+}
+
+/// Windows and samples. A sample belongs to a window that was begun, a seed is there once a window.
+void read_results(Fields& file, Run& run, Status& status) {
+  for (const OrderedJson& entry : file.need_list("windows", run.windows.size())) {
+    run.records.push_back(read_window(Fields(entry, "windows", status)));
+  }
+  std::set<std::pair<std::size_t, std::uint64_t>> seen;
+  for (const OrderedJson& entry : file.need_list("samples", run.windows.size() * run.seeds.size())) {
+    Fields fields(entry, "samples", status);
+    Sample sample = read_sample(fields);
+    std::string label;
+    fields.read("window", label);
+    const auto found = std::ranges::find(run.windows, label, &Window::label);
+    sample.window = static_cast<std::size_t>(found - run.windows.begin());
+    if (sample.window >= run.records.size()) return fields.wrong("window", "is no window of the run");
+    if (std::ranges::find(run.seeds, sample.seed) == run.seeds.end()) return fields.wrong("seed", "is not among seeds");
+    if (!seen.emplace(sample.window, sample.seed).second) return fields.wrong("seed", "is twice in a window");
+    run.samples.push_back(std::move(sample));
+  }
+}
+
+/// What reports print of these objects must be of its kind; all else in them is kept as it is.
+void read_descriptions(Fields& file, Run& run) {
+  std::string text;
+  std::int64_t count = 0;
+  file.inner("model").read("name", text);
+  file.inner("machine").read("processor", text);
+  file.inner("machine").read("system", text);
+  file.inner("machine").read("processors", count);
+  run.model = file.need("model");
+  run.machine = file.need("machine");
+  run.environment = file.need("environment");
+  Fields environment = file.inner("environment");
+  if (!run.environment.is_object()) return;
+  for (const auto& item : run.environment.items()) environment.read(item.key().c_str(), text);
+}
+
+/// Receipts without the list of lanes that had to run: those under test that do not follow from the windows.
+void infer_required(Fields& file, Run& run, Status& status) {
+  for (const OrderedJson& entry : file.need_list("summary", kMaxArms)) {
+    Fields fields(entry, "summary", status);
+    std::string name;
+    std::vector<std::string> lanes;
+    fields.read("arm", name);
+    fields.read("lanes_under_test", lanes);
+    const auto arm = std::ranges::find(run.arms, name, &Arm::name);
+    if (arm == run.arms.end()) return fields.wrong("arm", "is no arm");
+    const std::vector<std::string> derived = lanes_under_test(run, static_cast<std::size_t>(arm - run.arms.begin()));
+    for (const std::string& lane : lanes) {
+      if (std::ranges::find(derived, lane) == derived.end()) run.required.push_back(fmt::format("{}={}", name, lane));
+    }
+  }
+}
+
+}  // namespace
+
+Result<Run> run_of_json(const OrderedJson& json) {
+  Status status;
+  Fields file(json, "the receipt", status);
+  std::string format;
+  file.read("format", format);
+  LOCKSTEP_TRY(status);
+  if (format != kFormat) return fail(ErrorKind::Invalid, "the receipt's format is '{}', not '{}'", format, kFormat);
+  Run run;
+  LOCKSTEP_TRY(read_plan(file, run, status));
+  file.read("version", run.version);
+  if (file.find("commit") != nullptr) file.read("commit", run.commit);
+  file.read("complete", run.complete);
+  file.read("started", run.started);
+  file.read("ended", run.ended);
+  file.read("mode", run.mode);
+  read_descriptions(file, run);
+  read_cell(file.inner("cell"), run.cell);
+  read_limits(file.inner("gate"), run.limits);
+  LOCKSTEP_TRY(status);
+  read_results(file, run, status);
+  LOCKSTEP_TRY(status);
+  if (file.find("required") != nullptr) {
+    file.read("required", run.required);
+  } else {
+    infer_required(file, run, status);
+  }
+  LOCKSTEP_TRY(status);
+  return run;
+}
+
+}  // namespace lockstep::report

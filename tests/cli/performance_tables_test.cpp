@@ -1,0 +1,81 @@
+// scripts/performance_tables on copies of the documents: what it refuses.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/json.hpp"
+#include "cli/process.hpp"
+#include "support/scratch.hpp"
+
+namespace lockstep::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class PerformanceTables : public testing::Test {
+ protected:
+  void SetUp() override {
+    const fs::path source = LOCKSTEP_SOURCE_DIR;
+    for (const char* name : {"docs/measurements", "docs/receipts"}) {
+      fs::create_directories(root_ / name);
+      fs::copy(source / name, root_ / name);
+    }
+    fs::create_directories(root_ / "scripts");
+    for (const char* name : {"docs/performance.md", "scripts/performance_tables"})
+      fs::copy(source / name, root_ / name);
+    if (check().exit_code == 127) GTEST_SKIP() << "there is no python3";
+  }
+  [[nodiscard]] Outcome check() const {
+    Command command;
+    command.arguments = {"/usr/bin/env", "python3", root_ / "scripts/performance_tables", "--check"};
+    return run_process(command);
+  }
+  [[nodiscard]] OrderedJson read(const std::string& name) const {
+    std::ifstream file(root_ / name);
+    return OrderedJson::parse(file);
+  }
+  void write(const std::string& name, const OrderedJson& json) const { std::ofstream(root_ / name) << json.dump(2); }
+
+  ScratchDirectory root_;
+};
+
+TEST_F(PerformanceTables, TheCommittedDocumentIsAccepted) {
+  const Outcome result = check();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+TEST_F(PerformanceTables, AReceiptThatFailedIsRefused) {
+  for (const std::string name : {"docs/receipts/mtp.json", "docs/receipts/contexts.json"}) {
+    const OrderedJson whole = read(name);
+    OrderedJson json = whole;
+    json["verdict"] = "FAIL";
+    write(name, json);
+    const Outcome result = check();
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_NE(result.err.find(name + " is a FAIL"), std::string::npos) << result.err;
+    write(name, whole);
+  }
+}
+
+TEST_F(PerformanceTables, ATableByHandMustSayWhereItComesFrom) {
+  OrderedJson json = read("docs/measurements/table-cpu-xeon.json");
+  json.erase("by_hand");
+  write("docs/measurements/table-cpu-xeon.json", json);
+  const Outcome result = check();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("table-cpu-xeon.json does not say where its rows come from"), std::string::npos)
+      << result.err;
+}
+
+TEST_F(PerformanceTables, AnotherFigureIsFound) {
+  OrderedJson json = read("docs/measurements/quality-bf16-bare.json");
+  json["comparison"]["kl_mean"] = 1.5;
+  write("docs/measurements/quality-bf16-bare.json", json);
+  const Outcome result = check();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("run scripts/performance_tables"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace lockstep::test
