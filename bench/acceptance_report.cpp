@@ -1,7 +1,8 @@
 // What speculative decoding is worth on a model: drafts kept by depth, tokens per forward pass, and decode speed with
-// and without drafts, for every way to accept them. Prints a Markdown table.
+// and without drafts, for every way to accept them. Prints a Markdown table, and writes its figures as JSON for
+// scripts/performance_tables.
 //
-//   acceptance_report [MODEL] [DEPTH] [SEEDS]     defaults: models/demo of the source tree, 3, 4
+//   acceptance_report [MODEL] [DEPTH] [SEEDS] [FILE.json]     defaults: models/demo of the source tree, 3, 4, no file
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +11,8 @@
 
 #include "artifact/artifact.hpp"
 #include "backend/cpu/cpu_backend.hpp"
+#include "base/file.hpp"
+#include "base/json.hpp"
 #include "decode/decoder.hpp"
 #include "text/chat_template.hpp"
 #include "text/tokenizer.hpp"
@@ -76,7 +79,18 @@ void print(const Mode& mode, std::int64_t depth, const Total& total) {
   std::fflush(stdout);
 }
 
-Status report(const std::string& directory, std::int64_t depth, std::uint64_t seeds) {
+OrderedJson to_json(const Mode& mode, const Total& total) {
+  return {{"draws", mode.name},
+          {"drafted", total.drafted},
+          {"accepted", total.accepted},
+          {"tokens", total.tokens},
+          {"steps", total.steps},
+          {"seconds", total.seconds},
+          {"plain_tokens", total.plain_tokens},
+          {"plain_seconds", total.plain_seconds}};
+}
+
+Status report(const std::string& directory, std::int64_t depth, std::uint64_t seeds, const std::string& out) {
   const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open(directory));
   const text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
   const text::ChatTemplate chat = LOCKSTEP_TRY(text::ChatTemplate::open(directory));
@@ -97,6 +111,10 @@ Status report(const std::string& directory, std::int64_t depth, std::uint64_t se
                                 {"T 1.0, stream, pcg64", 1.0, DrawRule::Pcg64, AcceptanceRule::Stream},
                                 {"T 1.0, stream, race", 1.0, DrawRule::Race, AcceptanceRule::Stream},
                                 {"T 1.0, rejection", 1.0, DrawRule::Pcg64, AcceptanceRule::Rejection}};
+  OrderedJson json{{"format", "lockstep-acceptance-1"}, {"backend", model->backend().describe()}, {"depth", depth}};
+  json["seeds"] = seeds;
+  json["questions"] = questions().size();
+  json["modes"] = OrderedJson::array();
   for (const Mode& mode : modes) {
     Total total;
     for (const std::string& question : questions()) {
@@ -130,8 +148,14 @@ Status report(const std::string& directory, std::int64_t depth, std::uint64_t se
       }
     }
     print(mode, depth, total);
+    json["modes"].push_back(to_json(mode, total));
   }
   fmt::print("\n{}\n", model->backend().describe());
+  if (!out.empty()) {
+    AtomicFile file = LOCKSTEP_TRY(AtomicFile::create(out));
+    LOCKSTEP_TRY(file.write(json.dump(2) + "\n"));
+    LOCKSTEP_TRY(file.commit());
+  }
   return {};
 }
 
@@ -141,7 +165,7 @@ int main(int argc, char** argv) {
   const std::string directory = argc > 1 ? argv[1] : LOCKSTEP_SOURCE_DIR "/models/demo";
   const std::int64_t depth = argc > 2 ? std::atoll(argv[2]) : 3;
   const std::uint64_t seeds = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 4;
-  const Status status = report(directory, depth, seeds);
+  const Status status = report(directory, depth, seeds, argc > 4 ? argv[4] : "");
   if (status) return 0;
   std::fprintf(stderr, "%s\n", status.error().message.c_str());
   return 1;

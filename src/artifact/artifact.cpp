@@ -14,8 +14,9 @@ struct Artifact::State {
   std::filesystem::path directory;
   Layout layout = Layout::Official;
   std::optional<TensorSet> tensors;
-  std::deque<std::vector<std::byte>> memory;  // transposed experts
+  std::deque<std::vector<std::byte>> memory;  // transposed experts, a table made on demand
   std::shared_ptr<const void> owner;          // of weights that lie in no file
+  MatrixFill fill;                            // of weights that are made on demand
   BuildOutput built;
   std::vector<TensorRecord> inventory;
   std::vector<std::string> ignored, warnings;
@@ -171,12 +172,25 @@ Artifact Artifact::from_memory(ModelView view, std::shared_ptr<const void> owner
   return Artifact(std::move(state));
 }
 
+Artifact Artifact::on_demand(ModelView shapes, MatrixFill fill, const std::string& name) {
+  Artifact artifact = from_memory(std::move(shapes), nullptr, name);
+  artifact.state_->fill = std::move(fill);
+  return artifact;
+}
+
 void Artifact::make_ready() {
   transpose_experts(state_->built.transposed, state_->memory);
   state_->built.transposed.clear();
+  if (!state_->fill) return;
+  for (LayerView& layer : state_->built.view.layers) {
+    if (!layer.ple || !layer.ple->table.table) continue;
+    MatrixView& table = *layer.ple->table.table;
+    if (table.data == nullptr && table.codes == nullptr) table = state_->fill(table, state_->memory.emplace_back());
+  }
 }
 
 MatrixView Artifact::readable(const MatrixView& view, std::vector<std::byte>& memory) const {
+  if (state_->fill && view.data == nullptr && view.codes == nullptr) return state_->fill(view, memory);
   for (const TransposedExperts& job : state_->built.transposed) {
     const auto at = std::find(job.views.begin(), job.views.end(), &view);
     if (at == job.views.end()) continue;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,6 +28,9 @@ struct Identity {
   std::string inventory_sha256;  ///< over lines "name dtype [d0, d1]\n" in ascending order of name (docs/artifact.md)
 };
 
+/// Makes the data of a matrix of this shape and precision, in `memory`; the same bytes every time.
+using MatrixFill = std::function<MatrixView(const MatrixView& shape, std::vector<std::byte>& memory)>;
+
 class Artifact {
  public:
   /// Opens a directory in either layout, checks everything that can be checked without reading weights, and fails on
@@ -35,10 +39,10 @@ class Artifact {
   /// The same without copying anything: shapes, precisions and names are there, but the experts of a layout that
   /// stores them transposed have no data until make_ready().
   static Result<Artifact> open_shapes(const std::filesystem::path& directory);
-  /// Transposes what has to be, once; open() has done it.
+  /// Transposes what has to be, once; open() has done it. Of weights that are made on demand it makes the n-gram table.
   void make_ready();
-  /// `view`, one of view()'s, with data: itself, or where make_ready() would have to transpose it and has not been
-  /// called, a copy of the view whose data is in `memory`.
+  /// `view`, one of view()'s, with data: itself, or a copy of the view whose data is in `memory` where it has none:
+  /// made on demand, or to be transposed by a make_ready() that has not been called.
   [[nodiscard]] MatrixView readable(const MatrixView& view, std::vector<std::byte>& memory) const;
   /// Bytes that make_ready() copies into memory.
   [[nodiscard]] std::uint64_t transposed_bytes() const;
@@ -46,6 +50,9 @@ class Artifact {
   /// A model whose weights are already in memory. `owner` keeps alive what the view points to; `name` stands for the
   /// directory. There is no inventory; the identity is that of the name.
   static Artifact from_memory(ModelView view, std::shared_ptr<const void> owner, const std::string& name);
+  /// The same for weights that are made when they are asked for, so that they need not be in memory twice: the matrices
+  /// of `shapes` have no data.
+  static Artifact on_demand(ModelView shapes, MatrixFill fill, const std::string& name);
 
   Artifact(Artifact&&) noexcept;
   Artifact& operator=(Artifact&&) noexcept;

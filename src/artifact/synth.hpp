@@ -44,5 +44,8 @@ Result<Artifact> make_synthetic(const ModelConfig& config, const PrecisionRule& 
                                 std::size_t threads = 0);
 /// The same for a whole description. Errors: also those of parse_config().
 Result<Artifact> make_synthetic(const SynthModel& model, std::size_t threads = 0);
+/// The same model, whose matrices are made when they are asked for (Artifact::on_demand). Errors: those of
+/// parse_config(), Limit (n-gram table).
+Result<Artifact> make_synthetic_on_demand(const SynthModel& model, std::size_t threads = 0);
 
 }  // namespace lockstep::artifact

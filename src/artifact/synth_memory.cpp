@@ -1,4 +1,5 @@
 // Synthetic models in memory.
+#include <deque>
 #include <memory>
 
 #include "artifact/synth.hpp"
@@ -10,8 +11,6 @@
 namespace lockstep::artifact {
 namespace {
 
-using Memory = std::vector<std::unique_ptr<std::byte[]>>;
-
 /// What a rule is asked about a module: its routed experts are known by name.
 MatrixPart part_of(const MatrixView& view) {
   MatrixPart part;
@@ -22,53 +21,81 @@ MatrixPart part_of(const MatrixView& view) {
   return part;
 }
 
-/// Makes matrices, first only to add up their bytes, then with their weights.
+/// Makes matrices: shapes with the precision of a rule, and the weights of such a shape.
 class Maker {
  public:
-  Maker(const PrecisionRule& rule, std::uint64_t seed, std::size_t threads)
-      : rule_(rule), seed_(seed), pool_(threads) {}
+  Maker(PrecisionRule rule, std::uint64_t seed, std::size_t threads)
+      : rule_(std::move(rule)), seed_(seed), pool_(threads) {}
 
-  Result<MatrixView> measure(const std::string& module, std::int64_t count, std::int64_t rows, std::int64_t cols) {
+  Result<MatrixView> shape(const std::string& module, std::int64_t count, std::int64_t rows, std::int64_t cols) {
     MatrixView view = LOCKSTEP_TRY(matrix_shape(module, count, rows, cols));
-    const SynthMatrix matrix(module, count * rows, cols, rule_(part_of(view)), seed_);
+    if (const std::optional<Precision> precision = rule_(part_of(view))) {
+      view.quantised = true;
+      view.bits = precision->bits;
+      view.group = precision->group;
+      view.matrix_stride = static_cast<std::size_t>(rows) * view.code_row_bytes();
+    }
+    const SynthMatrix matrix = matrix_of(view);
     for (const SynthMatrix::Plane& plane : matrix.planes()) bytes_ += plane.bytes;
     return view;
   }
 
-  Result<MatrixView> make(const std::string& module, std::int64_t count, std::int64_t rows, std::int64_t cols) {
-    MatrixView view = LOCKSTEP_TRY(matrix_shape(module, count, rows, cols));
-    const std::optional<Precision> precision = rule_(part_of(view));
-    const SynthMatrix matrix(module, count * rows, cols, precision, seed_);
-    if (!precision) {
-      view.data = fill(matrix, 0);
+  MatrixView fill(const MatrixView& shape, std::vector<std::byte>& memory) {
+    const SynthMatrix matrix = matrix_of(shape);
+    std::vector<std::size_t> starts;
+    std::size_t bytes = 0;
+    for (const SynthMatrix::Plane& plane : matrix.planes()) {
+      starts.push_back(bytes);
+      bytes += (static_cast<std::size_t>(plane.bytes) + kAlign - 1) / kAlign * kAlign;
+    }
+    memory.resize(bytes + kAlign);  // kernels may load a whole vector at the end of the last row
+    for (std::size_t i = 0; i < starts.size(); ++i) {
+      const auto size = static_cast<std::size_t>(matrix.planes()[i].bytes);
+      matrix.fill(i, 0, std::span(memory).subspan(starts[i], size), pool_);
+    }
+    MatrixView view = shape;
+    if (!view.quantised) {
+      view.data = memory.data();
       return view;
     }
-    view.quantised = true;
-    view.bits = precision->bits;
-    view.group = precision->group;
-    view.codes = fill(matrix, 0);
-    view.scales = fill(matrix, 1);
-    view.biases = fill(matrix, 2);
-    view.matrix_stride = static_cast<std::size_t>(rows) * view.code_row_bytes();
+    view.codes = memory.data();
+    view.scales = memory.data() + starts[1];
+    view.biases = memory.data() + starts[2];
     return view;
   }
 
-  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-  [[nodiscard]] std::shared_ptr<const void> memory() const { return memory_; }
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }  ///< of all shapes so far
 
  private:
-  const std::byte* fill(const SynthMatrix& matrix, std::size_t plane) {
-    const auto bytes = static_cast<std::size_t>(matrix.planes()[plane].bytes);
-    memory_->push_back(std::make_unique_for_overwrite<std::byte[]>(bytes));
-    matrix.fill(plane, 0, {memory_->back().get(), bytes}, pool_);
-    return memory_->back().get();
+  static constexpr std::size_t kAlign = 64;
+
+  [[nodiscard]] SynthMatrix matrix_of(const MatrixView& view) const {
+    std::optional<Precision> precision;
+    if (view.quantised) precision = Precision{view.bits, view.group};
+    return {view.name, view.count * view.rows, view.cols, precision, seed_};
   }
 
-  const PrecisionRule& rule_;
+  PrecisionRule rule_;
   std::uint64_t seed_, bytes_ = 0;
   ThreadPool pool_;
-  std::shared_ptr<Memory> memory_ = std::make_shared<Memory>();
 };
+
+Result<ModelView> shapes_of(const ModelConfig& config, std::uint64_t seed, Maker& maker) {
+  return synth_view(config, seed,
+                    [&](const std::string& module, std::int64_t count, std::int64_t rows, std::int64_t cols) {
+                      return maker.shape(module, count, rows, cols);
+                    });
+}
+
+Result<ModelConfig> config_of(const SynthModel& model) {
+  const std::string text = model.config.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  const Json json = LOCKSTEP_TRY(parse_json(text, "geometry"));
+  return parse_config(json);
+}
+
+std::string name_of(std::uint64_t seed) {
+  return fmt::format("synthetic model, seed {}", seed);
+}
 
 }  // namespace
 
@@ -81,27 +108,36 @@ PrecisionRule recipe_rule(const Recipe& recipe) {
 Result<Artifact> make_synthetic(const ModelConfig& config, const PrecisionRule& rule, std::uint64_t seed,
                                 std::size_t threads) {
   Maker maker(rule, seed, threads);
-  const auto bound = [&](auto member) -> MatrixMaker {
-    return [&maker, member](const std::string& module, std::int64_t count, std::int64_t rows, std::int64_t cols) {
-      return (maker.*member)(module, count, rows, cols);
-    };
-  };
-  LOCKSTEP_TRY(synth_view(config, seed, bound(&Maker::measure)));
+  ModelView view = LOCKSTEP_TRY(shapes_of(config, seed, maker));
   const std::uint64_t free = available_memory();
   if (maker.bytes() > free) {
     return fail(ErrorKind::Limit,
                 "the synthetic model takes {} of memory, {} are available: write it to a file instead",
                 format_bytes(static_cast<double>(maker.bytes())), format_bytes(static_cast<double>(free)));
   }
-  ModelView view = LOCKSTEP_TRY(synth_view(config, seed, bound(&Maker::make)));
-  return Artifact::from_memory(std::move(view), maker.memory(), fmt::format("synthetic model, seed {}", seed));
+  const auto memory = std::make_shared<std::deque<std::vector<std::byte>>>();
+  const auto make = [&](const std::string& module, std::int64_t count, std::int64_t rows,
+                        std::int64_t cols) -> Result<MatrixView> {
+    const MatrixView shape = LOCKSTEP_TRY(maker.shape(module, count, rows, cols));
+    return maker.fill(shape, memory->emplace_back());
+  };
+  view = LOCKSTEP_TRY(synth_view(config, seed, make));
+  return Artifact::from_memory(std::move(view), memory, name_of(seed));
 }
 
 Result<Artifact> make_synthetic(const SynthModel& model, std::size_t threads) {
-  const std::string text = model.config.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-  const Json json = LOCKSTEP_TRY(parse_json(text, "geometry"));
-  const ModelConfig config = LOCKSTEP_TRY(parse_config(json));
+  const ModelConfig config = LOCKSTEP_TRY(config_of(model));
   return make_synthetic(config, recipe_rule(model.recipe), model.seed, threads);
+}
+
+Result<Artifact> make_synthetic_on_demand(const SynthModel& model, std::size_t threads) {
+  const ModelConfig config = LOCKSTEP_TRY(config_of(model));
+  const auto maker = std::make_shared<Maker>(recipe_rule(model.recipe), model.seed, threads);
+  ModelView shapes = LOCKSTEP_TRY(shapes_of(config, model.seed, *maker));
+  const auto fill = [maker](const MatrixView& shape, std::vector<std::byte>& memory) {
+    return maker->fill(shape, memory);
+  };
+  return Artifact::on_demand(std::move(shapes), fill, name_of(model.seed));
 }
 
 }  // namespace lockstep::artifact

@@ -44,6 +44,8 @@ class Matrix {
   [[nodiscard]] std::int64_t count() const { return count_; }
   [[nodiscard]] std::int64_t rows() const { return rows_; }
   [[nodiscard]] std::int64_t cols() const { return cols_; }
+  /// Whether it reads what the view that it was made from points to.
+  [[nodiscard]] virtual bool reads_view() const { return false; }
 
  private:
   std::int64_t count_, rows_, cols_;

@@ -229,7 +229,7 @@ Status compare_arms(const Options& options) {
   Bench bench(options);
   Receipts receipts = LOCKSTEP_TRY(create_receipts(options));
   LOCKSTEP_TRY(bench.prepare(run.cell));
-  const Status status = bench.run(run);
+  Status status = bench.run(run);
   if (!status && status.error().kind != ErrorKind::Cancelled) return status;
   return deliver(run, receipts, options.json, status);
 }

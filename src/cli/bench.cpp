@@ -21,6 +21,7 @@
 #include "cli/version.hpp"
 #include "model/runner.hpp"
 #include "model/work.hpp"
+#include "report/machine.hpp"
 
 namespace lockstep::cli {
 namespace {
@@ -261,6 +262,10 @@ Status run_bench(Options& options) {
   Json json = {{"version", version()},         {"commit", commit()},           {"backend", bench.describe()},
                {"load_seconds", load_seconds}, {"load_peak_bytes", load_peak}, {"read_bytes_per_second", bandwidth},
                {"integer_peak", bench.peak()}, {"cases", Json::array()}};
+  json["time"] = report::now_utc();
+  json["machine"] = report::describe_machine();
+  const std::optional<double> load = report::MachineReader().read().load;
+  json["load_average"] = load ? Json(*load) : Json();
   if (!bench.label().empty()) json["synthetic"] = bench.label();
   if (!options.json) {
     LOCKSTEP_TRY(write_stdout(

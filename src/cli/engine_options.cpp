@@ -11,6 +11,7 @@
 #include "base/memory.hpp"
 #include "cli/arguments.hpp"
 #include "cli/in_memory.hpp"
+#include "cli/interrupt.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "engine/device_plan.hpp"
@@ -88,7 +89,7 @@ engine::LoadSetup load_setup(const EngineOptions& options, const artifact::Artif
   setup.draft = draft;
   const Result<backend::DeviceChoice> device = backend::parse_device(options.device);
   setup.rows = backend::prompt_chunk(device ? *device : backend::DeviceChoice{});  // unless a command asks for others
-  setup.weights_in_memory = !options.in_memory.empty();
+  setup.on_demand = !options.in_memory.empty();
   return setup;
 }
 
@@ -145,6 +146,7 @@ Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
   model_options.state = setup.state;
   model_options.draft = draft;
   model_options.progress = options.progress;
+  model_options.cancel = &InterruptScope::flag();
   if (draft && options.short_head)
     model_options.draft_tokens = LOCKSTEP_TRY(draft_tokens(options.frspec, *loaded.artifact));
   loaded.model = LOCKSTEP_TRY(model::Model::load(*loaded.artifact, std::move(backend), model_options));

@@ -59,6 +59,7 @@ InterruptScope::~InterruptScope() {
   std::signal(SIGTERM, SIG_DFL);
   if (!hangup_ignored_) std::signal(SIGHUP, SIG_DFL);
   ::close(wake.exchange(-1));
+  raised.store(false);
 }
 
 bool InterruptScope::requested() const {
@@ -69,7 +70,7 @@ bool InterruptScope::ending() const {
   return fatal.load() != 0;
 }
 
-const std::atomic<bool>& InterruptScope::flag() const {
+const std::atomic<bool>& InterruptScope::flag() {
   return raised;
 }
 

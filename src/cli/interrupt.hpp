@@ -20,7 +20,8 @@ class InterruptScope {
   [[nodiscard]] bool requested() const;
   /// SIGTERM or SIGHUP came: the program is to end, not only what it does at the moment.
   [[nodiscard]] bool ending() const;
-  [[nodiscard]] const std::atomic<bool>& flag() const;
+  /// Down while no scope exists.
+  [[nodiscard]] static const std::atomic<bool>& flag();
   /// Readable in poll() from a request on until reset().
   [[nodiscard]] int descriptor() const;
   /// Forgets a SIGINT that was acted on, e.g. by stopping an answer, and re-arms it. SIGTERM and SIGHUP stay.

@@ -22,14 +22,11 @@ void add_weights(const artifact::Artifact& artifact, const LoadSetup& setup, boo
     const std::uint64_t own = part.matrix == &view.embedding ? 0 : backend::own_bytes(*part.matrix, packs);
     const std::uint64_t stored = artifact::matrix_bytes(*part.matrix);
     plan.packed += own;
-    if (setup.weights_in_memory) {
-      plan.copied += stored;
-    } else if (own == 0) {
-      plan.mapped += stored;
-    }
+    if (own == 0) (setup.on_demand ? plan.copied : plan.mapped) += stored;
+    if (setup.on_demand && own > 0) plan.passing = std::max(plan.passing, stored);
   }
   // A transposed copy, of experts that are not quantised, is read instead of its file.
-  if (!setup.weights_in_memory) plan.mapped -= std::min(plan.mapped, artifact.transposed_bytes());
+  if (!setup.on_demand) plan.mapped -= std::min(plan.mapped, artifact.transposed_bytes());
   for (const artifact::VectorPart& part : artifact::walk_model(view).vectors) {
     const std::uint64_t size = part.values->size() * sizeof(float);
     plan.copied += size;                                  // the view's
@@ -45,7 +42,7 @@ void add_table(const artifact::ModelView& view, const LoadSetup& setup, LoadPlan
     if (mode == backend::NgramMode::Auto) {
       mode = backend::choose_residency(plan.table_file, setup.cpu.ngram.other_bytes, available_memory());
     }
-    plan.table_streamed = mode == backend::NgramMode::Streamed && !setup.weights_in_memory;
+    plan.table_streamed = mode == backend::NgramMode::Streamed && !setup.on_demand;
     plan.table = plan.table_file;
     if (!plan.table_streamed) continue;
     const auto rows = static_cast<std::uint64_t>(layer.ple->table.rows);

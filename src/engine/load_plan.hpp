@@ -18,22 +18,23 @@ struct LoadSetup {
   std::int64_t rows = 1;                   ///< of a forward pass at most
   std::int64_t tokens = 64, parallel = 1;  ///< sequences of so many tokens, that many at a time
   Options options;                         ///< drafts and capture of a choice; the rest is not looked at
-  bool weights_in_memory = false;          ///< the artifact's own weights are no mapped files (synthetic models)
+  bool on_demand = false;                  ///< the artifact's weights are in no file (Artifact::on_demand)
 };
 
 /// Bytes of the processor's memory, from shapes alone. States are those of MemoryPlan.
 struct LoadPlan {
-  std::uint64_t packed = 0;  ///< weights in memory of their own: laid out for the vector kernels, or copied
-  std::uint64_t mapped = 0;  ///< weights read where the files are mapped
-  std::uint64_t copied = 0;  ///< vectors, transposed experts, weights that never were in a file
-  std::uint64_t table = 0;   ///< of the n-gram table what is to be in memory: all of it, or the cache
+  std::uint64_t packed = 0;   ///< weights in memory of their own: laid out for the vector kernels, or copied
+  std::uint64_t mapped = 0;   ///< weights read where the files are mapped
+  std::uint64_t copied = 0;   ///< vectors, transposed experts, weights that never were in a file
+  std::uint64_t passing = 0;  ///< the largest matrix that is in memory twice while it is laid out
+  std::uint64_t table = 0;    ///< of the n-gram table what is to be in memory: all of it, or the cache
   std::uint64_t table_file = 0;
   bool table_streamed = false;
   std::uint64_t sequence = 0, token = 0;  ///< of state: of a sequence without tokens, and of each token
   std::uint64_t states = 0;               ///< of all sequences at their full length
   std::uint64_t scratch = 0;
 
-  [[nodiscard]] std::uint64_t weights() const { return packed + mapped + copied; }
+  [[nodiscard]] std::uint64_t weights() const { return packed + mapped + copied + passing; }
   [[nodiscard]] std::uint64_t total() const { return weights() + table + states + scratch; }
 };
 

@@ -41,17 +41,20 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
     const std::uint64_t total = upload_bytes(artifact.view(), options.draft);
     Progress progress("loading", total, ProgressUnit::Bytes);
     if (options.progress) options.progress(0, total);
-    Result<Weights> weights = upload_weights(artifact.view(), *model->backend_, options.draft, [&](std::uint64_t done) {
+    const auto uploaded = [&](std::uint64_t done) {
       progress.set(done);
       if (options.progress) options.progress(done, total);
       artifact.release_pages();  // what was copied need not be there twice
-    });
+    };
+    Result<Weights> weights = upload_weights(artifact, *model->backend_, options.draft, {uploaded, options.cancel});
+    if (!weights && weights.error().kind == ErrorKind::Cancelled) return tl::unexpected(weights.error());
     if (!weights) return with_context(std::move(weights).error(), artifact.directory().string());
     model->weights_ = *std::move(weights);
   }
   if (model->has_draft() && !options.draft_tokens.empty()) {
-    model->weights_.draft->short_head =
-        LOCKSTEP_TRY(upload_short_head(artifact.view().head, options.draft_tokens, *model->backend_));
+    std::vector<std::byte> memory;
+    const artifact::MatrixView head = artifact.readable(artifact.view().head, memory);
+    model->weights_.draft->short_head = LOCKSTEP_TRY(upload_short_head(head, options.draft_tokens, *model->backend_));
   }
   const auto& layers = model->config_.layers;
   model->attention_layers_ = std::count(layers.begin(), layers.end(), artifact::LayerKind::Attention);

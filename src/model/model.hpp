@@ -1,6 +1,7 @@
 // A loaded model: weights on a backend, and the sequences that run on it.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -19,12 +20,14 @@ struct ModelOptions {
   std::vector<std::int32_t> draft_tokens;
   /// Called in the loading thread with the bytes of weights done and in all. May be empty.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;
+  const std::atomic<bool>* cancel = nullptr;  ///< looked at before every matrix
 };
 
 /// Weights and shared memory pools. Sequences and runners keep references: the model outlives them.
 class Model {
  public:
-  /// Uploads all weights of `artifact`, which must outlive the model. Errors: Unsupported geometry, Limit.
+  /// Uploads all weights of `artifact`, which must outlive the model. Errors: Unsupported geometry, Limit,
+  /// Cancelled.
   static Result<std::unique_ptr<Model>> load(const artifact::Artifact& artifact,
                                              std::unique_ptr<backend::Backend> backend, const ModelOptions& options);
 

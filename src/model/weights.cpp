@@ -1,6 +1,7 @@
 #include "model/weights.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "artifact/finite.hpp"
 #include "numerics/canon_math.hpp"
@@ -10,97 +11,130 @@ namespace {
 
 using backend::Backend;
 
-/// Weights are looked at once, when they go to the backend.
-Result<backend::MatrixPtr> upload(const artifact::MatrixView& view, Backend& backend) {
-  LOCKSTEP_TRY(artifact::check_finite(view));
-  return backend.upload(view);
-}
+/// Hands the pieces of an artifact to a backend. Matrices are looked at once on the way.
+class Uploader {
+ public:
+  Uploader(const artifact::Artifact& artifact, Backend& backend, const std::atomic<bool>* cancel)
+      : artifact_(artifact), backend_(backend), cancel_(cancel) {}
 
-Result<backend::HyperWeights> upload_site(const artifact::HyperConnectionView& view, Backend& backend) {
+  Result<backend::MatrixPtr> matrix(const artifact::MatrixView& view) {
+    return upload(view, [this](const artifact::MatrixView& full) { return backend_.upload(full); });
+  }
+  /// A matrix of which only single rows are read.
+  Result<backend::MatrixPtr> rows(const artifact::MatrixView& view) {
+    return upload(view, [this](const artifact::MatrixView& full) { return backend_.upload_rows(full); });
+  }
+  Result<backend::BufferPtr> vector(const artifact::Vector& values) {
+    return backend_.upload(std::span<const float>(values));
+  }
+  Status table(const artifact::NgramTableView& view) { return backend_.set_ngram_table(view); }
+
+  /// Data of matrices that the backend reads where they are, as far as the artifact does not own it.
+  [[nodiscard]] std::deque<std::vector<std::byte>> take_kept() { return std::move(kept_); }
+
+ private:
+  template <class Upload>
+  Result<backend::MatrixPtr> upload(const artifact::MatrixView& view, Upload send) {
+    if (cancel_ != nullptr && cancel_->load()) return fail(ErrorKind::Cancelled, "interrupted");
+    std::vector<std::byte> memory;
+    const artifact::MatrixView full = artifact_.readable(view, memory);
+    LOCKSTEP_TRY(artifact::check_finite(full));
+    backend::MatrixPtr matrix = LOCKSTEP_TRY(send(full));
+    if (matrix->reads_view() && !memory.empty()) kept_.push_back(std::move(memory));
+    return matrix;
+  }
+
+  const artifact::Artifact& artifact_;
+  Backend& backend_;
+  const std::atomic<bool>* cancel_;
+  std::deque<std::vector<std::byte>> kept_;
+};
+
+Result<backend::HyperWeights> upload_site(const artifact::HyperConnectionView& view, Uploader& to) {
   backend::HyperWeights site;
-  site.norm = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.norm)));
-  site.down = LOCKSTEP_TRY(upload(view.down, backend));
-  site.up = LOCKSTEP_TRY(upload(view.up, backend));
-  if (view.inject) site.inject = LOCKSTEP_TRY(upload(*view.inject, backend));
+  site.norm = LOCKSTEP_TRY(to.vector(view.norm));
+  site.down = LOCKSTEP_TRY(to.matrix(view.down));
+  site.up = LOCKSTEP_TRY(to.matrix(view.up));
+  if (view.inject) site.inject = LOCKSTEP_TRY(to.matrix(*view.inject));
   return site;
 }
 
-Result<backend::DeltaWeights> upload_linear(const artifact::GatedDeltaNetView& view, Backend& backend) {
+Result<backend::DeltaWeights> upload_linear(const artifact::GatedDeltaNetView& view, Uploader& to) {
   backend::DeltaWeights w;
-  w.qkv = LOCKSTEP_TRY(upload(view.qkv, backend));
-  w.z = LOCKSTEP_TRY(upload(view.z, backend));
-  w.b = LOCKSTEP_TRY(upload(view.b, backend));
-  w.a = LOCKSTEP_TRY(upload(view.a, backend));
-  w.out = LOCKSTEP_TRY(upload(view.out, backend));
-  w.conv = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.conv)));
+  w.qkv = LOCKSTEP_TRY(to.matrix(view.qkv));
+  w.z = LOCKSTEP_TRY(to.matrix(view.z));
+  w.b = LOCKSTEP_TRY(to.matrix(view.b));
+  w.a = LOCKSTEP_TRY(to.matrix(view.a));
+  w.out = LOCKSTEP_TRY(to.matrix(view.out));
+  w.conv = LOCKSTEP_TRY(to.vector(view.conv));
   std::vector<float> neg_a(view.a_log.size());
   std::transform(view.a_log.begin(), view.a_log.end(), neg_a.begin(), [](float a) { return -numerics::canon_exp(a); });
-  w.neg_a = LOCKSTEP_TRY(backend.upload(std::span<const float>(neg_a)));
-  w.dt_bias = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.dt_bias)));
-  w.norm = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.norm)));
+  w.neg_a = LOCKSTEP_TRY(to.vector(neg_a));
+  w.dt_bias = LOCKSTEP_TRY(to.vector(view.dt_bias));
+  w.norm = LOCKSTEP_TRY(to.vector(view.norm));
   return w;
 }
 
-Result<backend::AttentionWeights> upload_attention(const artifact::AttentionView& view, Backend& backend) {
+Result<backend::AttentionWeights> upload_attention(const artifact::AttentionView& view, Uploader& to) {
   backend::AttentionWeights w;
-  w.q = LOCKSTEP_TRY(upload(view.q, backend));
-  w.k = LOCKSTEP_TRY(upload(view.k, backend));
-  w.v = LOCKSTEP_TRY(upload(view.v, backend));
-  w.o = LOCKSTEP_TRY(upload(view.o, backend));
-  w.index_qk = LOCKSTEP_TRY(upload(view.index_qk, backend));
-  w.q_norm = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.q_norm)));
-  w.k_norm = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.k_norm)));
-  w.index_q_norm = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.index_q_norm)));
-  w.index_k_norm = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.index_k_norm)));
+  w.q = LOCKSTEP_TRY(to.matrix(view.q));
+  w.k = LOCKSTEP_TRY(to.matrix(view.k));
+  w.v = LOCKSTEP_TRY(to.matrix(view.v));
+  w.o = LOCKSTEP_TRY(to.matrix(view.o));
+  w.index_qk = LOCKSTEP_TRY(to.matrix(view.index_qk));
+  w.q_norm = LOCKSTEP_TRY(to.vector(view.q_norm));
+  w.k_norm = LOCKSTEP_TRY(to.vector(view.k_norm));
+  w.index_q_norm = LOCKSTEP_TRY(to.vector(view.index_q_norm));
+  w.index_k_norm = LOCKSTEP_TRY(to.vector(view.index_k_norm));
   return w;
 }
 
-Result<backend::MoeWeights> upload_moe(const artifact::MoeView& view, Backend& backend) {
+Result<backend::MoeWeights> upload_moe(const artifact::MoeView& view, Uploader& to) {
   backend::MoeWeights w;
-  w.router = LOCKSTEP_TRY(upload(view.router, backend));
-  w.gate = LOCKSTEP_TRY(upload(view.gate, backend));
-  w.up = LOCKSTEP_TRY(upload(view.up, backend));
-  w.down = LOCKSTEP_TRY(upload(view.down, backend));
-  w.shared_gate = LOCKSTEP_TRY(upload(view.shared_gate, backend));
-  w.shared_up = LOCKSTEP_TRY(upload(view.shared_up, backend));
-  w.shared_down = LOCKSTEP_TRY(upload(view.shared_down, backend));
-  w.shared_expert_gate = LOCKSTEP_TRY(upload(view.shared_expert_gate, backend));
+  w.router = LOCKSTEP_TRY(to.matrix(view.router));
+  w.gate = LOCKSTEP_TRY(to.matrix(view.gate));
+  w.up = LOCKSTEP_TRY(to.matrix(view.up));
+  w.down = LOCKSTEP_TRY(to.matrix(view.down));
+  w.shared_gate = LOCKSTEP_TRY(to.matrix(view.shared_gate));
+  w.shared_up = LOCKSTEP_TRY(to.matrix(view.shared_up));
+  w.shared_down = LOCKSTEP_TRY(to.matrix(view.shared_down));
+  w.shared_expert_gate = LOCKSTEP_TRY(to.matrix(view.shared_expert_gate));
   return w;
 }
 
-Result<backend::PleWeights> upload_ple(const artifact::PleView& view, Backend& backend) {
+Result<backend::PleWeights> upload_ple(const artifact::PleView& view, Uploader& to) {
   backend::PleWeights w;
-  w.key = LOCKSTEP_TRY(upload(view.key, backend));
-  w.value = LOCKSTEP_TRY(upload(view.value, backend));
-  w.norm_key = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.norm_key)));
-  w.norm_query = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.norm_query)));
-  w.norm_conv = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.norm_conv)));
-  w.conv = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.conv)));
-  LOCKSTEP_TRY(backend.set_ngram_table(view.table));
+  w.key = LOCKSTEP_TRY(to.matrix(view.key));
+  w.value = LOCKSTEP_TRY(to.matrix(view.value));
+  w.norm_key = LOCKSTEP_TRY(to.vector(view.norm_key));
+  w.norm_query = LOCKSTEP_TRY(to.vector(view.norm_query));
+  w.norm_conv = LOCKSTEP_TRY(to.vector(view.norm_conv));
+  w.conv = LOCKSTEP_TRY(to.vector(view.conv));
+  LOCKSTEP_TRY(to.table(view.table));
   return w;
 }
 
-Result<LayerWeights> upload_layer(const artifact::LayerView& view, Backend& backend) {
+Result<LayerWeights> upload_layer(const artifact::LayerView& view, Uploader& to) {
   LayerWeights layer;
   layer.kind = view.kind;
-  if (view.ple) layer.ple = LOCKSTEP_TRY(upload_ple(*view.ple, backend));
-  layer.attention_site = LOCKSTEP_TRY(upload_site(view.attention_site, backend));
-  layer.mlp_site = LOCKSTEP_TRY(upload_site(view.mlp_site, backend));
-  if (view.linear) layer.linear = LOCKSTEP_TRY(upload_linear(*view.linear, backend));
-  if (view.attention) layer.attention = LOCKSTEP_TRY(upload_attention(*view.attention, backend));
-  layer.moe = LOCKSTEP_TRY(upload_moe(view.moe, backend));
+  if (view.ple) layer.ple = LOCKSTEP_TRY(upload_ple(*view.ple, to));
+  layer.attention_site = LOCKSTEP_TRY(upload_site(view.attention_site, to));
+  layer.mlp_site = LOCKSTEP_TRY(upload_site(view.mlp_site, to));
+  if (view.linear) layer.linear = LOCKSTEP_TRY(upload_linear(*view.linear, to));
+  if (view.attention) layer.attention = LOCKSTEP_TRY(upload_attention(*view.attention, to));
+  layer.moe = LOCKSTEP_TRY(upload_moe(view.moe, to));
   return layer;
 }
 
-Result<DraftHead> upload_draft(const artifact::DraftView& view, Backend& backend) {
+Result<DraftHead> upload_draft(const artifact::DraftView& view, Uploader& to) {
   DraftHead draft;
-  draft.input.norm_embedding = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.norm_embedding)));
-  draft.input.norm_hidden = LOCKSTEP_TRY(backend.upload(std::span<const float>(view.norm_hidden)));
+  draft.input.norm_embedding = LOCKSTEP_TRY(to.vector(view.norm_embedding));
+  draft.input.norm_hidden = LOCKSTEP_TRY(to.vector(view.norm_hidden));
   draft.input.norm_hidden_groups = view.norm_hidden_groups;
-  draft.input.fc_embedding = LOCKSTEP_TRY(upload(view.fc_embedding, backend));
-  draft.input.fc_hidden = LOCKSTEP_TRY(upload(view.fc_hidden, backend));
-  draft.layer = LOCKSTEP_TRY(upload_layer(view.layer, backend));
-  draft.mixer = LOCKSTEP_TRY(upload_site(view.mixer, backend));
+  draft.input.fc_embedding = LOCKSTEP_TRY(to.matrix(view.fc_embedding));
+  draft.input.fc_hidden = LOCKSTEP_TRY(to.matrix(view.fc_hidden));
+  draft.layer = LOCKSTEP_TRY(upload_layer(view.layer, to));
+  draft.mixer = LOCKSTEP_TRY(upload_site(view.mixer, to));
   return draft;
 }
 
@@ -136,22 +170,24 @@ std::uint64_t bytes(const artifact::DraftView& view) {
 
 }  // namespace
 
-Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft,
-                               const std::function<void(std::uint64_t done)>& uploaded) {
+Result<Weights> upload_weights(const artifact::Artifact& artifact, backend::Backend& backend, bool draft,
+                               const UploadWatch& watch) {
+  const artifact::ModelView& view = artifact.view();
+  Uploader to(artifact, backend, watch.cancel);
   Weights weights;
   std::uint64_t done = 0;
-  LOCKSTEP_TRY(artifact::check_finite(view.embedding));
-  weights.embedding = LOCKSTEP_TRY(backend.upload_rows(view.embedding));
-  weights.head = LOCKSTEP_TRY(upload(view.head, backend));
-  uploaded(done += bytes(view.embedding) + bytes(view.head));
+  weights.embedding = LOCKSTEP_TRY(to.rows(view.embedding));
+  weights.head = LOCKSTEP_TRY(to.matrix(view.head));
+  watch.uploaded(done += bytes(view.embedding) + bytes(view.head));
   for (const artifact::LayerView& layer : view.layers) {
     if (layer.ple) weights.ngram = layer.ple->hash;
-    weights.layers.push_back(LOCKSTEP_TRY(upload_layer(layer, backend)));
-    uploaded(done += bytes(layer));
+    weights.layers.push_back(LOCKSTEP_TRY(upload_layer(layer, to)));
+    watch.uploaded(done += bytes(layer));
   }
-  weights.mixer = LOCKSTEP_TRY(upload_site(view.mixer, backend));
-  if (view.draft && draft) weights.draft = LOCKSTEP_TRY(upload_draft(*view.draft, backend));
-  uploaded(upload_bytes(view, draft));
+  weights.mixer = LOCKSTEP_TRY(upload_site(view.mixer, to));
+  if (view.draft && draft) weights.draft = LOCKSTEP_TRY(upload_draft(*view.draft, to));
+  weights.kept = to.take_kept();
+  watch.uploaded(upload_bytes(view, draft));
   return weights;
 }
 

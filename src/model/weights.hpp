@@ -1,12 +1,14 @@
 // All weights of a model, uploaded to one backend.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <vector>
 
-#include "artifact/model_view.hpp"
+#include "artifact/artifact.hpp"
 #include "backend/backend.hpp"
 #include "base/progress.hpp"
 
@@ -36,6 +38,7 @@ struct DraftHead {
 };
 
 struct Weights {
+  std::deque<std::vector<std::byte>> kept;  ///< what matrices below may refer to
   backend::MatrixPtr embedding, head;
   std::vector<LayerWeights> layers;
   backend::HyperWeights mixer;
@@ -43,11 +46,16 @@ struct Weights {
   artifact::NgramHash ngram;
 };
 
-/// Uploads every piece of the view, the draft layer if `draft`. `uploaded` is called after each layer with the bytes
-/// done so far, of upload_bytes(). Errors: Limit when the device has too little memory; Invalid at a scale or bias that
-/// is not finite (artifact/finite.hpp).
-Result<Weights> upload_weights(const artifact::ModelView& view, backend::Backend& backend, bool draft,
-                               const std::function<void(std::uint64_t done)>& uploaded);
+struct UploadWatch {
+  std::function<void(std::uint64_t done)> uploaded;  ///< after each layer, bytes of upload_bytes() done so far
+  const std::atomic<bool>* cancel = nullptr;         ///< looked at before every matrix
+};
+
+/// Uploads every piece of the artifact, the draft layer if `draft`; what is made on demand is made for it, one matrix
+/// at a time. Errors: Limit when the device has too little memory; Invalid at a scale or bias that is not finite
+/// (artifact/finite.hpp); Cancelled.
+Result<Weights> upload_weights(const artifact::Artifact& artifact, backend::Backend& backend, bool draft,
+                               const UploadWatch& watch);
 /// Bytes of the matrices that upload_weights() hands over. The n-gram table is not among them.
 [[nodiscard]] std::uint64_t upload_bytes(const artifact::ModelView& view, bool draft);
 

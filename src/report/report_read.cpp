@@ -18,9 +18,9 @@ bool is_whole(const OrderedJson& value, std::uint64_t most) {
 }
 
 /// Reads the fields of one object. The first error of the whole file is kept in `status`.
-class Fields {
+class StoredFields {
  public:
-  Fields(const OrderedJson& object, std::string where, Status& status)
+  StoredFields(const OrderedJson& object, std::string where, Status& status)
       : object_(object), where_(std::move(where)), status_(status) {
     if (!object.is_object()) wrong("", "is no object");
   }
@@ -65,7 +65,7 @@ class Fields {
   void wrong(const char* key, std::string_view how) {
     if (status_) status_ = fail(ErrorKind::Invalid, "{}: '{}' {}", where_, key, how);
   }
-  [[nodiscard]] Fields inner(const char* key) { return {need(key), where_ + "." + key, status_}; }
+  [[nodiscard]] StoredFields inner(const char* key) { return {need(key), where_ + "." + key, status_}; }
 
  private:
   void take(const char* key, const OrderedJson& value, std::string& out) {
@@ -99,15 +99,15 @@ class Fields {
 };
 
 /// The plan: arms, order, seeds, control. Errors: Invalid, Usage.
-Status read_plan(Fields& file, Run& run, Status& status) {
+Status read_plan(StoredFields& file, Run& run, Status& status) {
   for (const OrderedJson& entry : file.need_list("arms", kMaxArms)) {
-    Fields fields(entry, "arms", status);
+    StoredFields fields(entry, "arms", status);
     std::string name;
     fields.read("name", name);
     LOCKSTEP_TRY(status);
     Arm arm = LOCKSTEP_TRY(parse_arm(name + "="));
     fields.read("flags", arm.flags);
-    Fields environment = fields.inner("environment");
+    StoredFields environment = fields.inner("environment");
     LOCKSTEP_TRY(status);
     for (const auto& [variable, value] : entry["environment"].items()) {
       environment.read(variable.c_str(), arm.environment.emplace_back(variable, "").second);
@@ -132,7 +132,7 @@ Status read_plan(Fields& file, Run& run, Status& status) {
   return status;
 }
 
-void read_cell(Fields fields, Cell& cell) {
+void read_cell(StoredFields fields, Cell& cell) {
   fields.read("prompt_sha256", cell.prompt_sha256);
   fields.read("prompt_tokens", cell.prompt_tokens);
   fields.read("max_tokens", cell.max_tokens);
@@ -145,7 +145,7 @@ void read_cell(Fields fields, Cell& cell) {
   fields.read("no_think", cell.no_think);
 }
 
-void read_limits(Fields fields, GateLimits& limits) {
+void read_limits(StoredFields fields, GateLimits& limits) {
   fields.read("max_load", limits.max_load);
   fields.read("max_busy", limits.max_busy);
   fields.read("min_cpu_mhz", limits.min_cpu_mhz);
@@ -154,7 +154,7 @@ void read_limits(Fields fields, GateLimits& limits) {
   fields.read("timeout_seconds", limits.timeout_seconds);
 }
 
-void read_gate(Fields fields, GateRecord& gate) {
+void read_gate(StoredFields fields, GateRecord& gate) {
   std::optional<bool> quiet;
   fields.read("quiet", quiet);
   gate.judged = quiet.has_value();
@@ -169,12 +169,12 @@ void read_gate(Fields fields, GateRecord& gate) {
   fields.read("unread", gate.unread);
 }
 
-WindowRecord read_window(Fields fields) {
+WindowRecord read_window(StoredFields fields) {
   WindowRecord record;
   fields.read("start_seconds", record.start_seconds);
   fields.read("device", record.device);
   const OrderedJson& names = fields.need("lanes");
-  Fields lanes = fields.inner("lanes");
+  StoredFields lanes = fields.inner("lanes");
   if (names.is_object()) {
     for (const auto& item : names.items()) {
       LaneState& lane = record.lanes.emplace_back(LaneState{item.key(), ""});
@@ -185,7 +185,7 @@ WindowRecord read_window(Fields fields) {
   return record;
 }
 
-Sample read_sample(Fields fields) {
+Sample read_sample(StoredFields fields) {
   Sample sample;
   fields.read("seed", sample.seed);
   read_gate(fields.inner("gate"), sample.gate);
@@ -219,13 +219,13 @@ Sample read_sample(Fields fields) {
 }
 
 /// Windows and samples. A sample belongs to a window that was begun, a seed is there once a window.
-void read_results(Fields& file, Run& run, Status& status) {
+void read_results(StoredFields& file, Run& run, Status& status) {
   for (const OrderedJson& entry : file.need_list("windows", run.windows.size())) {
-    run.records.push_back(read_window(Fields(entry, "windows", status)));
+    run.records.push_back(read_window(StoredFields(entry, "windows", status)));
   }
   std::set<std::pair<std::size_t, std::uint64_t>> seen;
   for (const OrderedJson& entry : file.need_list("samples", run.windows.size() * run.seeds.size())) {
-    Fields fields(entry, "samples", status);
+    StoredFields fields(entry, "samples", status);
     Sample sample = read_sample(fields);
     std::string label;
     fields.read("window", label);
@@ -239,7 +239,7 @@ void read_results(Fields& file, Run& run, Status& status) {
 }
 
 /// What reports print of these objects must be of its kind; all else in them is kept as it is.
-void read_descriptions(Fields& file, Run& run) {
+void read_descriptions(StoredFields& file, Run& run) {
   std::string text;
   std::int64_t count = 0;
   file.inner("model").read("name", text);
@@ -249,15 +249,15 @@ void read_descriptions(Fields& file, Run& run) {
   run.model = file.need("model");
   run.machine = file.need("machine");
   run.environment = file.need("environment");
-  Fields environment = file.inner("environment");
+  StoredFields environment = file.inner("environment");
   if (!run.environment.is_object()) return;
   for (const auto& item : run.environment.items()) environment.read(item.key().c_str(), text);
 }
 
 /// Receipts without the list of lanes that had to run: those under test that do not follow from the windows.
-void infer_required(Fields& file, Run& run, Status& status) {
+void infer_required(StoredFields& file, Run& run, Status& status) {
   for (const OrderedJson& entry : file.need_list("summary", kMaxArms)) {
-    Fields fields(entry, "summary", status);
+    StoredFields fields(entry, "summary", status);
     std::string name;
     std::vector<std::string> lanes;
     fields.read("arm", name);
@@ -275,7 +275,7 @@ void infer_required(Fields& file, Run& run, Status& status) {
 
 Result<Run> run_of_json(const OrderedJson& json) {
   Status status;
-  Fields file(json, "the receipt", status);
+  StoredFields file(json, "the receipt", status);
   std::string format;
   file.read("format", format);
   LOCKSTEP_TRY(status);

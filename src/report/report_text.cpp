@@ -203,6 +203,13 @@ std::string title(const Run& run) {
   return fmt::format("{}: {}", run.model.value("name", "model"), join(names, " / "));
 }
 
+/// Spaces at which a line is not cut.
+std::string unbroken(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c == ' ' ? "\u00a0" : std::string(1, c);
+  return out;
+}
+
 std::string verdict_line(const Run& run) {
   std::vector<std::string> parts;
   const std::vector<Measured> windows = measured(run, Metric::DecodeRate);
@@ -210,7 +217,7 @@ std::string verdict_line(const Run& run) {
     const auto found = compare(windows, arm, run.control);
     if (found)
       parts.push_back(fmt::format("{} against {}: {}, {}", run.arms[arm].name, run.arms[run.control].name,
-                                  percent(found->change), word_text(found->word)));
+                                  unbroken(percent(found->change)), unbroken(word_text(found->word))));
   }
   return join(parts, "; ");
 }
@@ -260,8 +267,8 @@ std::string to_markdown(const Run& run) {
 std::string to_svg(const Run& run) {
   WindowChart chart;
   chart.title = title(run);
-  chart.subtitle = fmt::format("{} prompt tokens, {} an answer. {}", run.cell.prompt_tokens, run.cell.max_tokens,
-                               failures(run).empty() ? verdict_line(run) : "FAIL: see the report");
+  chart.subtitle = fmt::format("{} prompt tokens, at most {} an answer\n{}", run.cell.prompt_tokens,
+                               run.cell.max_tokens, failures(run).empty() ? verdict_line(run) : "FAIL: see the report");
   chart.unit = "decode, tokens/s";
   for (const Arm& arm : run.arms) chart.arms.push_back(arm.name);
   for (const std::uint64_t seed : run.seeds) chart.lines.push_back(std::to_string(seed));

@@ -93,9 +93,11 @@ void Svg::mark(Point at, std::size_t shape, std::string_view colour) {
 
 void Svg::text(double x, double y, std::string_view text, const Font& font) {
   constexpr std::array<std::string_view, 3> kAnchors{"start", "middle", "end"};
-  body_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"{}\" text-anchor=\"{}\" fill=\"{}\"{}>{}</text>\n",
-                       x, y, font.size, kAnchors.at(static_cast<std::size_t>(font.anchor)), font.colour,
-                       font.bold ? " font-weight=\"600\"" : "", escaped(text));
+  body_ += fmt::format(
+      "<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"{}\" text-anchor=\"{}\" fill=\"{}\"{}{}>{}</text>\n", x, y,
+      font.size, kAnchors.at(static_cast<std::size_t>(font.anchor)), font.colour,
+      font.bold ? " font-weight=\"600\"" : "",
+      font.upright ? fmt::format(" transform=\"rotate(-90 {:.1f} {:.1f})\"", x, y) : std::string(), escaped(text));
 }
 
 std::string Svg::finish() const {

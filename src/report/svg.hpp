@@ -19,6 +19,7 @@ class Svg {
     Anchor anchor = Anchor::Start;
     std::string_view colour = "#24292f";
     bool bold = false;
+    bool upright = false;  ///< turned by a quarter, to be read from below
   };
 
   void rectangle(double x, double y, double width, double height, std::string_view fill, double opacity = 1);
@@ -45,7 +46,7 @@ class Svg {
 
 /// Values in run order, one line a seed.
 struct WindowChart {
-  std::string title, subtitle, unit;
+  std::string title, subtitle, unit;  ///< a subtitle may have several lines
   std::vector<std::string> arms;
   struct Column {
     std::string label;    ///< of the window

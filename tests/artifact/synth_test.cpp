@@ -168,6 +168,31 @@ TEST(Synth, FilesHoldWhatMemoryHolds) {
   }
 }
 
+TEST(Synth, OnDemandEveryMatrixIsWhatMemoryHolds) {
+  for (unsigned seed = 1; seed < 5; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    SynthModel model = named("toy", recipe_names()[seed % recipe_names().size()], seed);
+    if (seed > 1) model.config = *parse_ordered_json(test::random_geometry(seed).dump(), "geometry");
+    const auto memory = make_synthetic(model, 1);
+    auto demand = make_synthetic_on_demand(model, seed);
+    ASSERT_TRUE(memory && demand);
+    const ModelParts left = walk_model(memory->view()), right = walk_model(demand->view());
+    ASSERT_EQ(left.matrices.size(), right.matrices.size());
+    for (std::size_t i = 0; i < left.matrices.size(); ++i) {
+      const MatrixView& shape = *right.matrices[i].matrix;
+      EXPECT_TRUE(shape.data == nullptr && shape.codes == nullptr) << shape.name;
+      std::vector<std::byte> data;
+      expect_same(*left.matrices[i].matrix, demand->readable(shape, data), shape.name);
+    }
+    demand->make_ready();
+    for (std::size_t i = 0; i < memory->view().layers.size(); ++i) {
+      if (!memory->view().layers[i].ple) continue;
+      expect_same(*memory->view().layers[i].ple->table.table, demand->view().layers[i].ple->table.table.value(),
+                  "table");
+    }
+  }
+}
+
 TEST(Synth, SeedsMakeDifferentModels) {
   const auto one = make_synthetic(named("toy", "bare", 1)), two = make_synthetic(named("toy", "bare", 2));
   ASSERT_TRUE(one && two);

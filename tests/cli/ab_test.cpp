@@ -93,8 +93,8 @@ TEST_F(Ab, AnArmThatDiffersFailsWithTheFirstToken) {
 }
 
 TEST_F(Ab, AStoredRunIsReportedAgain) {
-  const Outcome first = run_lockstep(
-      arguments({"--in-process", "--seeds", "1,2", "--order", "ABBA", "--arm", "a=--depth 0", "--arm", "b=--depth 0"}));
+  const Outcome first = run_lockstep(arguments({"--in-process", "--no-gate", "--seeds", "1,2", "--order", "ABBA",
+                                                "--arm", "a=--depth 0", "--arm", "b=--depth 0"}));
   ASSERT_EQ(first.exit_code, 0) << first.err << first.out;
   const std::string stored = (scratch_ / "receipt" / "ab.json").string();
   const Outcome again = run_lockstep({"ab", "--report", stored, "--out", (scratch_ / "again").string()});
@@ -108,7 +108,7 @@ TEST_F(Ab, AStoredRunIsReportedAgain) {
 }
 
 TEST_F(Ab, AStoredFailFailsAgain) {
-  const Outcome first = run_lockstep(arguments({"--in-process", "--arm", "a=--temperature 0", "--arm",
+  const Outcome first = run_lockstep(arguments({"--in-process", "--no-gate", "--arm", "a=--temperature 0", "--arm",
                                                 "b=--temperature 2 --top-k 0 --top-p 1", "--seeds", "1,2"}));
   ASSERT_EQ(first.exit_code, 1) << first.err;
   const Outcome again = run_lockstep({"ab", "--report", (scratch_ / "receipt" / "ab.json").string()});

@@ -19,11 +19,12 @@ class PerformanceTables : public testing::Test {
     const fs::path source = LOCKSTEP_SOURCE_DIR;
     for (const char* name : {"docs/measurements", "docs/receipts"}) {
       fs::create_directories(root_ / name);
+      fs::copy(source / name, root_ / name, fs::copy_options::recursive);
+    }
+    for (const char* name : {"scripts", "bench"}) fs::create_directories(root_ / name);
+    for (const char* name : {"docs/performance.md", "scripts/performance_tables", "bench/cpu_report_tables"}) {
       fs::copy(source / name, root_ / name);
     }
-    fs::create_directories(root_ / "scripts");
-    for (const char* name : {"docs/performance.md", "scripts/performance_tables"})
-      fs::copy(source / name, root_ / name);
     if (check().exit_code == 127) GTEST_SKIP() << "there is no python3";
   }
   [[nodiscard]] Outcome check() const {
@@ -69,12 +70,20 @@ TEST_F(PerformanceTables, ATableByHandMustSayWhereItComesFrom) {
 }
 
 TEST_F(PerformanceTables, AnotherFigureIsFound) {
-  OrderedJson json = read("docs/measurements/quality-bf16-bare.json");
-  json["comparison"]["kl_mean"] = 1.5;
-  write("docs/measurements/quality-bf16-bare.json", json);
-  const Outcome result = check();
-  EXPECT_EQ(result.exit_code, 1);
-  EXPECT_NE(result.err.find("run scripts/performance_tables"), std::string::npos) << result.err;
+  const auto found = [&](const std::string& name, const std::string& pointer, const OrderedJson& value) {
+    const OrderedJson whole = read(name);
+    OrderedJson json = whole;
+    json.at(OrderedJson::json_pointer(pointer)) = value;
+    write(name, json);
+    const Outcome result = check();
+    EXPECT_EQ(result.exit_code, 1) << name;
+    EXPECT_NE(result.err.find("run scripts/performance_tables"), std::string::npos) << result.err;
+    write(name, whole);
+  };
+  found("docs/measurements/quality-bf16-bare.json", "/comparison/kl_mean", 1.5);
+  found("docs/measurements/acceptance.json", "/modes/0/tokens", 1);
+  found("docs/measurements/cpu-report/short.json", "/cases/0/tokens_per_second", 1);
+  found("docs/measurements/table-cpu-xeon.json", "/rows/0/1", "1");
 }
 
 }  // namespace

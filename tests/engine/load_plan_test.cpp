@@ -5,6 +5,8 @@
 #include <malloc.h>
 
 #include "artifact/model_walk.hpp"
+#include "artifact/synth.hpp"
+#include "artifact/synth_geometry.hpp"
 #include "engine/fixture.hpp"
 #include "support/cases.hpp"
 #include "support/random_model.hpp"
@@ -32,7 +34,7 @@ LoadSetup setup_of(unsigned seed) {
   setup.draft = seed % 5 != 0;
   setup.rows = 64;
   setup.tokens = 300;
-  setup.weights_in_memory = true;
+  setup.cpu.ngram.mode = backend::NgramMode::Resident;
   setup.options.depth = 0;
   return setup;
 }
@@ -56,12 +58,8 @@ TEST(LoadPlan, IsWhatRandomModelsTake) {
     const LoadSetup setup = setup_of(seed);
     const LoadPlan plan = plan_load(artifact, setup).value();
     std::uint64_t vectors = 0;  // the artifact's own copies of everything are there already
-    std::uint64_t stored = 0;
     const artifact::ModelParts parts = artifact::walk_model(artifact.view());
     for (const artifact::VectorPart& part : parts.vectors) vectors += part.values->size() * sizeof(float);
-    for (const artifact::MatrixPart& part : parts.matrices) {
-      if (!part.draft || setup.draft) stored += artifact::matrix_bytes(*part.matrix);
-    }
     const std::uint64_t before = heap();
     auto backend = backend::CpuBackend::create(setup.cpu).value();
     model::ModelOptions options;
@@ -70,7 +68,7 @@ TEST(LoadPlan, IsWhatRandomModelsTake) {
     const auto model = model::Model::load(artifact, std::move(backend), options).value();
     const std::uint64_t loaded = heap();
     // Weights and vectors, a line of 64 bytes for the end of each, and what describes them.
-    const std::uint64_t weights = plan.packed + plan.copied - stored - vectors;
+    const std::uint64_t weights = plan.packed + plan.copied - vectors;
     const std::uint64_t objects = (parts.vectors.size() + parts.matrices.size() + 8) * 768 + (std::uint64_t{64} << 10);
     EXPECT_GE(loaded - before + 1, weights);
     EXPECT_LE(loaded - before, weights + weights / 100 + objects);
@@ -84,6 +82,35 @@ TEST(LoadPlan, IsWhatRandomModelsTake) {
     std::printf("seed %u: scratch and state %.2f of the plan\n", seed,
                 static_cast<double>(used) / static_cast<double>(plan.scratch + sequence.bytes()));
     EXPECT_GE(used + (std::uint64_t{64} << 10), (plan.scratch + sequence.bytes()) * 7 / 10);
+  }
+}
+
+TEST(LoadPlan, WeightsMadeOnDemandAreInMemoryOnce) {
+  if (!kHeapIsCounted) GTEST_SKIP() << "a sanitizer's heap does not count";
+  for (const std::string isa : {"", "scalar"}) {
+    SCOPED_TRACE(isa);
+    const artifact::SynthModel description{artifact::synth_geometry("toy").value(),
+                                           artifact::find_recipe("bare").value(), 1};
+    LoadSetup setup = setup_of(1);
+    setup.cpu.isa = isa;
+    setup.on_demand = true;
+    const std::uint64_t before = heap();
+    artifact::Artifact artifact = artifact::make_synthetic_on_demand(description, 1).value();
+    const LoadPlan plan = plan_load(artifact, setup).value();
+    artifact.make_ready();
+    model::ModelOptions options;
+    options.state = setup.state;
+    const auto model = model::Model::load(artifact, backend::CpuBackend::create(setup.cpu).value(), options).value();
+    const std::uint64_t taken = heap() - before;
+    EXPECT_EQ(plan.mapped, 0U);
+    EXPECT_GE(taken, plan.packed);
+    const artifact::ModelParts parts = artifact::walk_model(artifact.view());
+    const std::uint64_t objects =
+        (parts.vectors.size() + parts.matrices.size() + 8) * 2048 + (std::uint64_t{128} << 10);
+    EXPECT_LE(taken, plan.packed + plan.copied + plan.table + objects);
+    std::uint64_t stored = 0;
+    for (const artifact::MatrixPart& part : parts.matrices) stored += artifact::matrix_bytes(*part.matrix);
+    EXPECT_LT(plan.weights(), stored + stored / 2) << "no more than once, and the largest twice";
   }
 }
 

@@ -136,6 +136,22 @@ TEST(RunnerMemory, ADraftWithoutMemoryChangesNothing) {
   EXPECT_GE(refused, 2);
 }
 
+TEST(ModelLoad, StopsWhenItIsCancelled) {
+  const artifact::Artifact artifact = artifact::Artifact::open(LOCKSTEP_TEST_DATA "/toy-pack").value();
+  std::atomic<bool> cancel{false};
+  ModelOptions options;
+  options.cancel = &cancel;
+  std::uint64_t last = 0;
+  options.progress = [&](std::uint64_t done, std::uint64_t /*total*/) {
+    last = done;
+    if (done > 0) cancel.store(true);
+  };
+  const auto model = Model::load(artifact, backend::CpuBackend::create(one_thread()).value(), options);
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().kind, ErrorKind::Cancelled);
+  EXPECT_LT(last, upload_bytes(artifact.view(), true));
+}
+
 TEST(ModelLoad, NonFiniteScalesAreNamed) {
   const struct {
     const char* tensor;

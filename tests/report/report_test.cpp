@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <regex>
+#include <set>
 
 #include "report/driver.hpp"
 #include "report/parity.hpp"
@@ -280,6 +281,52 @@ TEST(Charts, GrowWithTheLegend) {
   for (int seed = 2; seed <= 60; ++seed) chart.lines.push_back(std::to_string(seed));
   EXPECT_GE(height(), 60 * 20);
   EXPECT_LT(small, 500);
+}
+
+/// A number that follows `key` in the first element with `text`, or in the whole document.
+double number_of(const std::string& svg, const std::string& key, const std::string& text = {}) {
+  const std::size_t at = text.empty() ? 0 : svg.rfind("<text", svg.find(">" + text + "<"));
+  return std::stod(svg.substr(svg.find(" " + key + "=\"", at) + key.size() + 3));
+}
+
+TEST(Charts, HaveRoomForTheirTexts) {
+  const std::string name = "baseline-with-everything-off-too";
+  const std::string seed = "18446744073709551615";
+  WindowChart chart{.title = "t: " + name,
+                    .subtitle = name + " against another: one that is long enough for a second line",
+                    .unit = "u",
+                    .arms = {name},
+                    .columns = {{name + "1", 0, true, {0.0123}}, {name + "2", 0, true, {0.0124}}},
+                    .lines = {seed}};
+  const std::string svg = window_chart(chart);
+  constexpr double kNarrow = 6;  // of a character, at least
+  const auto fits = [&](const std::string& text) {
+    const double end = number_of(svg, "x", text) + kNarrow * static_cast<double>(text.size());
+    EXPECT_LT(end, number_of(svg, "width")) << text;
+  };
+  fits(name);
+  fits(seed);
+  EXPECT_EQ(svg.find(">" + chart.subtitle + "<"), std::string::npos) << "in two lines";
+  // Labels of windows that are wider than their columns are turned.
+  EXPECT_NE(svg.find("rotate(-90"), std::string::npos);
+  EXPECT_GT(number_of(svg, "y", "windows in run order"),
+            number_of(svg, "y", name + "1") + kNarrow * static_cast<double>(name.size()));
+  // Ticks that are close to each other differ in their labels.
+  EXPECT_NE(svg.find(">0.01230<"), std::string::npos) << svg;
+  chart.columns[0].label = "a1";
+  chart.columns[1].label = "a2";
+  EXPECT_EQ(window_chart(chart).find("rotate"), std::string::npos);
+}
+
+TEST(Charts, TwentySeedsHaveLinesOfTheirOwn) {
+  WindowChart chart{.title = "t", .subtitle = "", .unit = "u", .arms = {"a"}, .columns = {}, .lines = {}};
+  for (int seed = 0; seed < 20; ++seed) chart.lines.push_back(std::to_string(seed));
+  const std::string svg = window_chart(chart);
+  std::set<std::string> styles;
+  for (std::size_t at = svg.find("<polyline"); at != std::string::npos; at = svg.find("<polyline", at + 1)) {
+    styles.insert(svg.substr(svg.find("stroke", at), svg.find("/>", at) - svg.find("stroke", at)));
+  }
+  EXPECT_EQ(styles.size(), 20U);
 }
 
 TEST(Charts, AreWellFormedWhateverTheNames) {

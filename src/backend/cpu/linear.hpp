@@ -24,6 +24,7 @@ class CpuMatrix final : public Matrix {
   /// Copies a matrix that is not quantised into large pages. Errors: Limit.
   Status copy(ThreadPool& pool);
 
+  [[nodiscard]] bool reads_view() const override { return packed_ == nullptr && copy_ == nullptr; }
   [[nodiscard]] bool quantised() const { return view_.quantised; }
   [[nodiscard]] int group() const { return view_.group; }
   [[nodiscard]] bool packed() const { return packed_ != nullptr; }
