@@ -87,15 +87,14 @@ Result<Json> read_config(const std::string& file, std::string& sha256) {
 }
 
 /// Side files that config.json does not name, under their usual names.
-void find_side_files(const std::filesystem::path& directory, SideFiles& side) {
-  std::error_code error;
-  if (!side.draft && std::filesystem::exists(directory / "mtp.safetensors", error)) side.draft = "mtp.safetensors";
-  if (!side.ngram && std::filesystem::exists(directory / "ngram-table.safetensors", error)) {
-    side.ngram = "ngram-table.safetensors";
-  }
-  if (!side.vision && std::filesystem::exists(directory / "model-vision.safetensors", error)) {
-    side.vision = "model-vision.safetensors";
-  }
+Status find_side_files(const std::filesystem::path& directory, SideFiles& side) {
+  const auto find = [&](std::optional<std::string>& file, const char* name) -> Status {
+    if (!file && LOCKSTEP_TRY(file_present(directory / name))) file = name;
+    return {};
+  };
+  LOCKSTEP_TRY(find(side.draft, "mtp.safetensors"));
+  LOCKSTEP_TRY(find(side.ngram, "ngram-table.safetensors"));
+  return find(side.vision, "model-vision.safetensors");
 }
 
 Result<RuntimeConfig> read_runtime(const std::filesystem::path& directory, Layout layout, std::string& sha256) {
@@ -144,7 +143,7 @@ Result<Artifact> Artifact::open_shapes(const std::filesystem::path& directory) {
   state->built.view.config = LOCKSTEP_TRY(parse_config(config, file));
   const QuantizationConfig quantization = LOCKSTEP_TRY(QuantizationConfig::parse(config, state->warnings, file));
   SideFiles side = LOCKSTEP_TRY(parse_side_files(config, file));
-  find_side_files(directory, side);
+  LOCKSTEP_TRY(find_side_files(directory, side));
   state->tensors = LOCKSTEP_TRY(TensorSet::open(directory, side, state->warnings));
   const Names names = LOCKSTEP_TRY(detect_names(*state->tensors, quantization.present(), directory));
   state->layout = names.layout;
@@ -152,7 +151,9 @@ Result<Artifact> Artifact::open_shapes(const std::filesystem::path& directory) {
 
   ModuleReader reader(*state->tensors, quantization);
   const bool draft_wanted = state->built.view.config.draft_layers > 0;
-  LOCKSTEP_TRY(build_view({reader, names.layout, names.prefix, names.head, runtime, side}, state->built));
+  const Status built = build_view({reader, names.layout, names.prefix, names.head, runtime, side}, state->built);
+  LOCKSTEP_TRY(state->tensors->intact());  // vectors have been read
+  LOCKSTEP_TRY(built);
   LOCKSTEP_TRY(refuse_unused(*state->tensors, directory, draft_wanted, state->ignored));
   note_oddities(state->built.view.config, reader.unlisted(), state->warnings);
   state->warnings.insert(state->warnings.end(), state->built.warnings.begin(), state->built.warnings.end());
@@ -216,6 +217,12 @@ const std::filesystem::path& Artifact::directory() const {
 }
 Layout Artifact::layout() const {
   return state_->layout;
+}
+Status Artifact::intact() const {
+  return watch()();
+}
+std::function<Status()> Artifact::watch() const {
+  return [state = state_.get()]() -> Status { return state->tensors ? state->tensors->intact() : Status{}; };
 }
 void Artifact::release_pages() const noexcept {
   if (state_->tensors) state_->tensors->release_pages();

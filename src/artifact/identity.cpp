@@ -43,19 +43,27 @@ Result<std::uint64_t> hashed_bytes(const Artifact& artifact) {
   return total;
 }
 
-Result<std::vector<FileHash>> hash_files(const Artifact& artifact, const std::function<bool(std::uint64_t)>& progress) {
+Result<FileHash> hash_file(const std::filesystem::path& path, const std::function<Status(std::uint64_t)>& step) {
   constexpr std::size_t kBlock = std::size_t{8} << 20;
+  const MappedFile file = LOCKSTEP_TRY(MappedFile::open(path));
+  Sha256 hash;
+  for (auto rest = file.bytes(); !rest.empty();) {
+    const auto block = rest.first(std::min(kBlock, rest.size()));
+    hash.update(block);
+    LOCKSTEP_TRY(step(block.size()));
+    rest = rest.subspan(block.size());
+  }
+  LOCKSTEP_TRY(file.intact());
+  return FileHash{path.filename().string(), hash.hex(), file.bytes().size()};
+}
+
+Result<std::vector<FileHash>> hash_files(const Artifact& artifact, const std::function<bool(std::uint64_t)>& progress) {
   std::vector<FileHash> hashes;
   for (const std::string& name : identity_files(artifact)) {
-    const MappedFile file = LOCKSTEP_TRY(MappedFile::open(artifact.directory() / name));
-    Sha256 hash;
-    for (auto rest = file.bytes(); !rest.empty();) {
-      const auto block = rest.first(std::min(kBlock, rest.size()));
-      hash.update(block);
-      if (!progress(block.size())) return fail(ErrorKind::Cancelled, "interrupted");
-      rest = rest.subspan(block.size());
-    }
-    hashes.push_back({name, hash.hex(), file.bytes().size()});
+    hashes.push_back(LOCKSTEP_TRY(hash_file(artifact.directory() / name, [&](std::uint64_t bytes) -> Status {
+      if (!progress(bytes)) return fail(ErrorKind::Cancelled, "interrupted");
+      return {};
+    })));
   }
   return hashes;
 }

@@ -56,14 +56,23 @@ Status write_texts(const Artifact& source, const PackOptions& options, const Pac
   return {};
 }
 
-}  // namespace
+Result<PackPlan> make_plan(const Artifact& source, const PackOptions& options) {
+  Result<PackPlan> plan = plan_pack(source.view(), options.recipe, options.shard_bytes);
+  if (!plan) return with_context(plan.error(), source.directory().string());
+  return plan;
+}
 
-Result<PackResult> write_pack(const fs::path& source_path, const fs::path& destination, const PackOptions& options) {
-  LOCKSTEP_TRY(check_apart(source_path, destination));
-  const Artifact source = LOCKSTEP_TRY(Artifact::open_shapes(source_path));
-  const PackPlan plan = LOCKSTEP_TRY(plan_pack(source.view(), options.recipe, options.shard_bytes));
-  PackDirectory directory = LOCKSTEP_TRY(PackDirectory::open(destination, fingerprint(source, options), options.force));
+/// Everything that lies in the partial directory, then moves it into place.
+Result<PackResult> write_files(const Artifact& source, const PackPlan& plan, const PackOptions& options,
+                               PackDirectory& directory) {
+  const auto not_cancelled = [&](std::uint64_t) { return check_cancel(options.cancel); };
   PackResult result;
+  const std::uint64_t finished = directory.finished_bytes();
+  std::uint64_t checked = 0;
+  result.damaged = LOCKSTEP_TRY(directory.check_finished([&](std::uint64_t bytes) {
+    options.checking(checked += bytes, finished);
+    return check_cancel(options.cancel);
+  }));
   std::uint64_t total = 0, done = 0, missing_bytes = 0;
   for (const PlannedFile& file : plan.files) {
     result.bytes += file.data_bytes();
@@ -81,12 +90,24 @@ Result<PackResult> write_pack(const fs::path& source_path, const fs::path& desti
       continue;
     }
     LOCKSTEP_TRY(write_pack_file(file, directory.partial(), {pool, source, advance, options.cancel}));
-    LOCKSTEP_TRY(directory.finish_file(file.name));
+    LOCKSTEP_TRY(directory.finish_file(file.name, not_cancelled));
   }
   LOCKSTEP_TRY(write_texts(source, options, plan, directory.partial()));
   const auto written = Artifact::open(directory.partial());
   if (!written) return with_context(written.error(), "the finished pack does not open");
   LOCKSTEP_TRY(directory.publish());
+  return result;
+}
+
+}  // namespace
+
+Result<PackResult> write_pack(const fs::path& source_path, const fs::path& destination, const PackOptions& options) {
+  LOCKSTEP_TRY(check_apart(source_path, destination));
+  const Artifact source = LOCKSTEP_TRY(Artifact::open_shapes(source_path));
+  const PackPlan plan = LOCKSTEP_TRY(make_plan(source, options));
+  PackDirectory directory = LOCKSTEP_TRY(PackDirectory::open(destination, fingerprint(source, options), options.force));
+  Result<PackResult> result = write_files(source, plan, options, directory);
+  if (!result) return directory.give_up(std::move(result).error());
   return result;
 }
 

@@ -118,7 +118,9 @@ Result<std::vector<std::string>> copied_files(const std::filesystem::path& direc
     const bool wanted = std::find(kNames.begin(), kNames.end(), name) != kNames.end() || name.starts_with("LICENSE") ||
                         name.starts_with("NOTICE");
     std::error_code kind_error;
-    if (wanted && it->is_regular_file(kind_error)) names.push_back(std::move(name));
+    if (!wanted) continue;
+    LOCKSTEP_TRY(file_present(it->path()));  // no link that leads nowhere
+    if (it->is_regular_file(kind_error)) names.push_back(std::move(name));
   }
   if (error) return fail(ErrorKind::Io, "{}: cannot list: {}", directory.string(), error.message());
   std::sort(names.begin(), names.end());

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "artifact/identity.hpp"
 #include "base/file.hpp"
 #include "base/progress.hpp"
 
@@ -48,6 +49,11 @@ Status check_destination(const fs::path& destination, bool force) {
 
 }  // namespace
 
+Status check_cancel(const std::atomic<bool>* cancel) {
+  if (cancel == nullptr || !cancel->load()) return {};
+  return fail(ErrorKind::Cancelled, "interrupted");
+}
+
 Result<PackDirectory> PackDirectory::open(const fs::path& destination, const Json& fingerprint, bool force) {
   PackDirectory directory;
   directory.destination_ = destination.lexically_normal();
@@ -68,10 +74,17 @@ Result<PackDirectory> PackDirectory::open(const fs::path& destination, const Jso
     return fail(ErrorKind::Io, "{}: cannot lock: {} (is another pack running?)", directory.partial_.string(),
                 std::strerror(errno));
   }
-  if (existed && !fs::is_empty(directory.partial_, error)) LOCKSTEP_TRY(directory.load_record());
-  LOCKSTEP_TRY(directory.save_record());
-  LOCKSTEP_TRY(directory.remove_unfinished());
+  const Status prepared = directory.prepare(existed);
+  if (!prepared && !existed) directory.discard();
+  LOCKSTEP_TRY(prepared);
   return directory;
+}
+
+Status PackDirectory::prepare(bool existed) {
+  std::error_code error;
+  if (existed && !fs::is_empty(partial_, error)) LOCKSTEP_TRY(load_record());
+  LOCKSTEP_TRY(save_record());
+  return remove_unfinished();
 }
 
 PackDirectory::PackDirectory(PackDirectory&& other) noexcept
@@ -95,12 +108,31 @@ Status PackDirectory::load_record() {
   if (!record || !record->is_object() || record->value("fingerprint", Json()) != fingerprint_) return {};
   const auto files = record->find("files");
   if (files == record->end() || !files->is_object()) return {};
-  for (const auto& [name, bytes] : files->items()) {
+  for (const auto& [name, entry] : files->items()) {
+    const auto bytes = json_integer(entry, "bytes", kRecord);
+    const auto sha256 = json_string(entry, "sha256", kRecord);
     std::error_code error;
     const std::uint64_t size = fs::file_size(partial_ / fs::path(name).filename(), error);
-    if (!error && bytes.is_number_unsigned() && bytes == size) finished_[name] = size;
+    if (!error && bytes && sha256 && static_cast<std::uint64_t>(*bytes) == size) finished_[name] = {size, *sha256};
   }
   return {};
+}
+
+std::uint64_t PackDirectory::finished_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, file] : finished_) bytes += file.bytes;
+  return bytes;
+}
+
+Result<std::size_t> PackDirectory::check_finished(const std::function<Status(std::uint64_t)>& step) {
+  std::vector<std::string> changed;
+  for (const auto& [name, file] : finished_) {
+    const FileHash now = LOCKSTEP_TRY(hash_file(partial_ / name, step));
+    if (now.sha256 != file.sha256) changed.push_back(name);
+  }
+  for (const std::string& name : changed) finished_.erase(name);
+  if (!changed.empty()) LOCKSTEP_TRY(save_record());
+  return changed.size();
 }
 
 /// Files of another run, and what a killed run left half written.
@@ -120,7 +152,9 @@ Status PackDirectory::remove_unfinished() const {
 }
 
 Status PackDirectory::save_record() const {
-  const Json record{{"fingerprint", fingerprint_}, {"files", finished_}};
+  Json files = Json::object();
+  for (const auto& [name, file] : finished_) files[name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
+  const Json record{{"fingerprint", fingerprint_}, {"files", files}};
   return write_file(partial_ / kRecord, record.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
@@ -132,11 +166,19 @@ Status PackDirectory::check_space(std::uint64_t needed) const {
               format_bytes(static_cast<double>(space.available)));
 }
 
-Status PackDirectory::finish_file(const std::string& name) {
-  std::error_code error;
-  finished_[name] = fs::file_size(partial_ / name, error);
-  if (error) return io_failure(partial_ / name, "measure", error);
+Status PackDirectory::finish_file(const std::string& name, const std::function<Status(std::uint64_t)>& step) {
+  FileHash hash = LOCKSTEP_TRY(hash_file(partial_ / name, step));
+  finished_[name] = {hash.bytes, std::move(hash.sha256)};
   return save_record();
+}
+
+tl::unexpected<Error> PackDirectory::give_up(Error error) {
+  if (finished_.empty()) {
+    discard();
+  } else if (present(partial_)) {
+    error.message += fmt::format("; finished files stay in {}, where the same command goes on", partial_.string());
+  }
+  return tl::unexpected<Error>(std::move(error));
 }
 
 void PackDirectory::discard() {

@@ -1,8 +1,10 @@
 #include "artifact/pack_file.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "artifact/affine_quantiser.hpp"
+#include "artifact/pack_directory.hpp"
 #include "numerics/bits.hpp"
 
 namespace lockstep::artifact {
@@ -10,33 +12,43 @@ namespace {
 
 constexpr std::size_t kBlockValues = std::size_t{8} << 20;
 
+bool all_finite(std::span<const float> values) {
+  return std::all_of(values.begin(), values.end(), [](float value) { return numerics::is_finite(value); });
+}
+
 /// Rows [first, first + count) of one matrix, quantised into planes.
 class RowBlock {
  public:
   RowBlock(const MatrixView& source, Precision precision) : source_(source), precision_(precision) {}
 
-  /// False when a value is not finite.
-  bool quantise(std::int64_t index, std::int64_t first, std::int64_t count, ThreadPool& pool) {
+  /// The first row with a value that is not finite, or with values for which the scale or bias of a group is not;
+  /// nothing when all is well.
+  std::optional<std::int64_t> quantise(std::int64_t index, std::int64_t first, std::int64_t count, ThreadPool& pool) {
     const auto rows = static_cast<std::size_t>(count), cols = static_cast<std::size_t>(source_.cols);
     const std::size_t groups = cols / static_cast<std::size_t>(precision_.group);
     const std::size_t code_bytes = cols * static_cast<std::size_t>(precision_.bits) / 8;
     codes_.resize(rows * code_bytes);
     scales_.resize(rows * groups);
     biases_.resize(rows * groups);
-    std::atomic<bool> finite{true};
+    std::atomic<std::size_t> bad{rows};
     pool.parallel_for(rows, 1, [&](std::size_t begin, std::size_t end) {
       std::vector<float> values(cols);
       for (std::size_t row = begin; row < end; ++row) {
         read_row(source_, index, first + static_cast<std::int64_t>(row), values.data());
-        if (!std::all_of(values.begin(), values.end(), [](float value) { return numerics::is_finite(value); })) {
-          finite.store(false);
-          return;
+        if (all_finite(values)) {
+          quantise_row(
+              values, precision_,
+              {codes_.data() + row * code_bytes, scales_.data() + row * groups, biases_.data() + row * groups});
+          if (finite_bf16(scales_, row, groups) && finite_bf16(biases_, row, groups)) continue;
         }
-        quantise_row(values, precision_,
-                     {codes_.data() + row * code_bytes, scales_.data() + row * groups, biases_.data() + row * groups});
+        std::size_t first_bad = bad.load();
+        while (row < first_bad && !bad.compare_exchange_weak(first_bad, row)) {
+        }
+        return;
       }
     });
-    return finite.load();
+    if (bad.load() == rows) return std::nullopt;
+    return first + static_cast<std::int64_t>(bad.load());
   }
 
   [[nodiscard]] std::span<const std::byte> codes() const { return codes_; }
@@ -44,6 +56,12 @@ class RowBlock {
   [[nodiscard]] std::span<const std::byte> biases() const { return std::as_bytes(std::span(biases_)); }
 
  private:
+  static bool finite_bf16(const std::vector<std::uint16_t>& plane, std::size_t row, std::size_t groups) {
+    return std::all_of(plane.begin() + static_cast<std::ptrdiff_t>(row * groups),
+                       plane.begin() + static_cast<std::ptrdiff_t>((row + 1) * groups),
+                       [](std::uint16_t bits) { return numerics::is_finite(numerics::bf16_to_float(bits)); });
+  }
+
   const MatrixView& source_;
   Precision precision_;
   std::vector<std::byte> codes_;
@@ -56,26 +74,30 @@ class FileWriter {
 
   Status write(const PlannedFile& file) {
     for (const PlannedTensor& tensor : file.tensors) LOCKSTEP_TRY(writer_.append(tensor.entry.name, tensor.bytes));
-    for (const PlannedMatrix& matrix : file.matrices) {
-      if (matrix.parts.empty()) {
-        std::vector<std::byte> transposed;
-        LOCKSTEP_TRY(part(matrix, work_.source.readable(*matrix.source, transposed)));
-      } else {
-        for (const MatrixView* source : matrix.parts) LOCKSTEP_TRY(part(matrix, *source));
-      }
+    for (const PlannedMatrix& planned : file.matrices) {
+      const Status written = matrix(planned);
+      LOCKSTEP_TRY(work_.source.intact());  // first: it explains what else may have gone wrong
+      LOCKSTEP_TRY(written);
     }
     return writer_.finish();
   }
 
  private:
+  Status matrix(const PlannedMatrix& planned) {
+    if (planned.parts.empty()) {
+      std::vector<std::byte> transposed;
+      return part(planned, work_.source.readable(*planned.source, transposed));
+    }
+    for (const MatrixView* source : planned.parts) LOCKSTEP_TRY(part(planned, *source));
+    return {};
+  }
+
   Status part(const PlannedMatrix& planned, const MatrixView& source) {
     const std::int64_t step =
         std::max<std::int64_t>(1, static_cast<std::int64_t>(kBlockValues) / std::max<std::int64_t>(1, source.cols));
     for (std::int64_t index = 0; index < source.count; ++index) {
       for (std::int64_t row = 0; row < source.rows; row += step) {
-        if (work_.cancel != nullptr && work_.cancel->load()) {
-          return fail(ErrorKind::Cancelled, "interrupted; run the same command again to go on where it stopped");
-        }
+        LOCKSTEP_TRY(check_cancel(work_.cancel));
         const std::int64_t count = std::min(step, source.rows - row);
         LOCKSTEP_TRY(planned.precision ? affine(planned, source, index, row, count)
                                        : dense(planned, source, index, row, count));
@@ -96,13 +118,21 @@ class FileWriter {
   Status affine(const PlannedMatrix& planned, const MatrixView& source, std::int64_t index, std::int64_t row,
                 std::int64_t count) {
     RowBlock block(source, *planned.precision);
-    if (!block.quantise(index, row, count, work_.pool)) {
-      return fail(ErrorKind::Invalid, "{}: tensor '{}': a weight in rows {} to {} is not finite",
-                  work_.source.directory().string(), source.name, row, row + count - 1);
-    }
+    if (const auto bad = block.quantise(index, row, count, work_.pool)) return refuse(source, index, *bad);
     LOCKSTEP_TRY(writer_.append(planned.module + ".weight", block.codes()));
     LOCKSTEP_TRY(writer_.append(planned.module + ".scales", block.scales()));
     return writer_.append(planned.module + ".biases", block.biases());
+  }
+
+  [[nodiscard]] Status refuse(const MatrixView& source, std::int64_t index, std::int64_t row) const {
+    std::vector<float> values(static_cast<std::size_t>(source.cols));
+    read_row(source, index, row, values.data());
+    const std::string where = fmt::format("{}: tensor '{}': {}row {}", work_.source.directory().string(), source.name,
+                                          source.count > 1 ? fmt::format("matrix {}, ", index) : "", row);
+    if (!all_finite(values)) return fail(ErrorKind::Invalid, "{} has a weight that is not finite", where);
+    const auto [low, high] = std::minmax_element(values.begin(), values.end());
+    return fail(ErrorKind::Invalid, "{} has weights from {:g} to {:g}, too far apart for the scale of a group", where,
+                *low, *high);
   }
 
   SafetensorsWriter writer_;

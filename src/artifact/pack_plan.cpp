@@ -99,7 +99,8 @@ class Planner {
 
 Status refuse_quantised(const MatrixView& matrix) {
   if (!matrix.quantised) return {};
-  return fail(ErrorKind::Unsupported, "module '{}' is already quantised: a pack is made from the BF16 release",
+  return fail(ErrorKind::Unsupported,
+              "already quantised (module '{}'): a pack is made from the BF16 release, so name that directory",
               matrix.name);
 }
 

@@ -85,7 +85,9 @@ Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file, std
 Result<SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
   SafetensorsFile file;
   file.file_ = LOCKSTEP_TRY(MappedFile::open(path));
-  file.header_ = LOCKSTEP_TRY(parse_safetensors(file.file_.bytes(), path.string()));
+  Result<SafetensorsHeader> header = parse_safetensors(file.file_.bytes(), path.string());
+  LOCKSTEP_TRY(file.intact());  // or else it is no wonder that there was something wrong
+  file.header_ = LOCKSTEP_TRY(std::move(header));
   return file;
 }
 

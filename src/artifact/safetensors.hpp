@@ -60,6 +60,8 @@ class SafetensorsFile {
     return file_.bytes().subspan(tensor.offset, tensor.bytes);
   }
   void release_pages() const noexcept { file_.release_pages(); }
+  /// Fails once the file has shrunk or could not be read: data() may be zeros since.
+  [[nodiscard]] Status intact() const { return file_.intact(); }
 
  private:
   MappedFile file_;

@@ -212,11 +212,16 @@ bool usable_name(std::string_view name) {
 
 Result<SafetensorsHeader> parse_header_text(std::string_view text, std::string_view what) {
   if (text.empty() || text.front() != '{') return fail(ErrorKind::Invalid, "{}: header is not a JSON object", what);
+  // The library takes a zero byte for the end of the text and ignores what follows.
+  if (text.find('\0') != std::string_view::npos) return fail(ErrorKind::Invalid, "{}: header has a zero byte", what);
   HeaderReader reader(what);
   const bool parsed = Json::sax_parse(text.begin(), text.end(), &reader);
   if (!parsed || !reader.done()) {
     return fail(ErrorKind::Invalid, "{}",
                 reader.problem().empty() ? fmt::format("{}: header is incomplete", what) : reader.problem());
+  }
+  if (text[text.find_last_not_of(' ')] != '}') {
+    return fail(ErrorKind::Invalid, "{}: header has something else than spaces behind its JSON object", what);
   }
   return reader.take();
 }

@@ -51,9 +51,7 @@ class Writer {
   Status write_plane(const SynthMatrix& matrix, std::size_t plane, SafetensorsWriter& writer) {
     const std::uint64_t bytes = matrix.planes()[plane].bytes;
     for (std::uint64_t at = 0; at < bytes; at += kBlockBytes) {
-      if (options_.cancel != nullptr && options_.cancel->load()) {
-        return fail(ErrorKind::Cancelled, "interrupted; run the same command again to go on where it stopped");
-      }
+      LOCKSTEP_TRY(check_cancel(options_.cancel));
       block_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(kBlockBytes, bytes - at)));
       matrix.fill(plane, at, block_, pool_);
       LOCKSTEP_TRY(writer.append(matrix.planes()[plane].tensor, block_));
@@ -105,7 +103,9 @@ Result<PackPlan> make_plan(const SynthModel& model, const ModelConfig& config, c
 /// Everything that lies in the partial directory, then moves it into place.
 Result<PackResult> write_files(const SynthModel& model, const SynthOptions& options, const PackPlan& plan,
                                std::int64_t vocabulary, PackDirectory& directory) {
+  const auto not_cancelled = [&](std::uint64_t) { return check_cancel(options.cancel); };
   PackResult result;
+  result.damaged = LOCKSTEP_TRY(directory.check_finished(not_cancelled));
   std::uint64_t missing = 0;
   for (const PlannedFile& file : plan.files) {
     result.bytes += file.data_bytes();
@@ -121,7 +121,7 @@ Result<PackResult> write_files(const SynthModel& model, const SynthOptions& opti
       continue;
     }
     LOCKSTEP_TRY(writer.write(file, directory.partial()));
-    LOCKSTEP_TRY(directory.finish_file(file.name));
+    LOCKSTEP_TRY(directory.finish_file(file.name, not_cancelled));
   }
   LOCKSTEP_TRY(write_texts(model, options, plan, vocabulary, directory.partial()));
   const auto written = Artifact::open(directory.partial());
@@ -143,6 +143,7 @@ Result<PackResult> write_synthetic(const SynthModel& model, const fs::path& dest
   // way.
   const bool failed = !result && (result.error().kind == ErrorKind::Io || result.error().kind == ErrorKind::Limit);
   if (failed) directory.discard();
+  if (!result) return directory.give_up(std::move(result).error());
   return result;
 }
 

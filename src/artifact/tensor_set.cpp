@@ -107,8 +107,7 @@ Status TensorSet::add_indexed_files(const std::filesystem::path& directory, cons
 Status TensorSet::add_model_files(const std::filesystem::path& directory, std::vector<std::string>& warnings) {
   const std::vector<std::string> present = LOCKSTEP_TRY(list_model_files(directory));
   const std::filesystem::path index = directory / kIndexName;
-  std::error_code error;
-  if (std::filesystem::exists(index, error)) {
+  if (LOCKSTEP_TRY(file_present(index))) {
     LOCKSTEP_TRY(add_indexed_files(directory, index));
     for (const std::string& name : present) {
       if (file(name) == nullptr && name != "model-vision.safetensors") {
@@ -136,8 +135,7 @@ Result<TensorSet> TensorSet::open(const std::filesystem::path& directory, const 
   LOCKSTEP_TRY(set.add_model_files(directory, warnings));
   for (const auto& name : {side.draft, side.ngram, side.vision}) {
     if (!name || set.file(*name) != nullptr) continue;
-    std::error_code error;
-    if (name == side.vision && !std::filesystem::exists(directory / *name, error)) {
+    if (name == side.vision && !LOCKSTEP_TRY(file_present(directory / *name))) {
       warnings.push_back(fmt::format("{}: absent (vision tower, not used)", (directory / *name).string()));
       continue;
     }
@@ -175,6 +173,11 @@ std::vector<TensorRecord> TensorSet::inventory() const {
         {info.name, entry.tensor.file->path().filename().string(), info.dtype, info.shape, info.offset, info.bytes});
   }
   return records;
+}
+
+Status TensorSet::intact() const {
+  for (const SafetensorsFile& file : files_) LOCKSTEP_TRY(file.intact());
+  return {};
 }
 
 const SafetensorsFile* TensorSet::file(std::string_view file_name) const {

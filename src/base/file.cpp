@@ -19,6 +19,18 @@ std::string reason() {
   return std::strerror(errno);
 }
 
+bool is_link(const std::filesystem::path& path) {
+  const int error = errno;
+  struct stat info {};
+  const bool link = ::lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
+  errno = error;
+  return link;
+}
+
+tl::unexpected<Error> dead_link(const std::filesystem::path& path) {
+  return fail(ErrorKind::Io, "{}: a symbolic link that leads nowhere: mend or remove it", path.string());
+}
+
 /// An open file descriptor that closes itself.
 class Descriptor {
  public:
@@ -36,6 +48,7 @@ class Descriptor {
 
 tl::unexpected<Error> open_failure(const std::filesystem::path& path) {
   const bool missing = errno == ENOENT || errno == ENOTDIR;
+  if (missing && is_link(path)) return dead_link(path);
   return fail(missing ? ErrorKind::NotFound : ErrorKind::Io, "{}: cannot open: {}", path.string(), reason());
 }
 
@@ -49,12 +62,12 @@ int open_for_reading(const std::filesystem::path& path) {
   return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
 
-/// Size of a regular file, or an error.
-Result<std::uint64_t> regular_size(int fd, const std::filesystem::path& path) {
+/// What the system says of a regular file, or an error.
+Result<struct stat> regular_file(int fd, const std::filesystem::path& path) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) return fail(ErrorKind::Io, "{}: cannot stat: {}", path.string(), reason());
   if (!S_ISREG(info.st_mode)) return fail(ErrorKind::Invalid, "{}: not a regular file", path.string());
-  return static_cast<std::uint64_t>(info.st_size);
+  return info;
 }
 
 }  // namespace
@@ -62,25 +75,54 @@ Result<std::uint64_t> regular_size(int fd, const std::filesystem::path& path) {
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   const Descriptor fd(open_for_reading(path));
   if (fd.get() < 0) return open_failure(path);
-  const std::uint64_t size = LOCKSTEP_TRY(regular_size(fd.get(), path));
+  const struct stat info = LOCKSTEP_TRY(regular_file(fd.get(), path));
+  const auto size = static_cast<std::uint64_t>(info.st_size);
   MappedFile file;
   file.path_ = path;
+  file.device_ = info.st_dev;
+  file.inode_ = info.st_ino;
   if (size == 0) return file;
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (data == MAP_FAILED) return fail(ErrorKind::Io, "{}: cannot map {} bytes: {}", path.string(), size, reason());
   file.data_ = static_cast<const std::byte*>(data);
   file.size_ = size;
+  file.guard_ = LOCKSTEP_TRY(MappingGuard::watch(file.bytes()));
   return file;
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), path_(std::move(other.path_)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      device_(other.device_),
+      inode_(other.inode_),
+      path_(std::move(other.path_)),
+      guard_(std::move(other.guard_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(device_, other.device_);
+  std::swap(inode_, other.inode_);
   std::swap(path_, other.path_);
+  std::swap(guard_, other.guard_);
   return *this;
+}
+
+Status MappedFile::intact() const {
+  // The rest of the page behind the new end reads as zeros without any fault, so the size is looked at as well. Another
+  // file under the name is none of this map's business.
+  struct stat info {};
+  const bool same = size_ > 0 && ::stat(path_.c_str(), &info) == 0 && info.st_dev == device_ && info.st_ino == inode_;
+  if (same && static_cast<std::uint64_t>(info.st_size) < size_) {
+    guard_.mark_lost();
+    return fail(ErrorKind::Io, "{}: shrank from {} to {} bytes while it was read: restore it and start again",
+                path_.string(), size_, info.st_size);
+  }
+  if (!guard_.lost()) return {};
+  return fail(ErrorKind::Io,
+              "{}: a part could not be read: it was cut short for a while, or the disk failed; restore it and start "
+              "again",
+              path_.string());
 }
 
 void MappedFile::release_pages() const noexcept {
@@ -89,7 +131,16 @@ void MappedFile::release_pages() const noexcept {
 }
 
 MappedFile::~MappedFile() {
+  guard_.release();  // first: another map may get the same addresses
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+Result<bool> file_present(const std::filesystem::path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0) return true;
+  if (is_link(path)) return dead_link(path);
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  return fail(ErrorKind::Io, "{}: cannot look at it: {}", path.string(), reason());
 }
 
 std::string in_directory(const std::filesystem::path& directory, std::string_view message) {
@@ -99,7 +150,8 @@ std::string in_directory(const std::filesystem::path& directory, std::string_vie
 Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
   const Descriptor fd(open_for_reading(path));
   if (fd.get() < 0) return open_failure(path);
-  const std::uint64_t size = LOCKSTEP_TRY(regular_size(fd.get(), path));
+  const struct stat info = LOCKSTEP_TRY(regular_file(fd.get(), path));
+  const auto size = static_cast<std::uint64_t>(info.st_size);
   if (size > max_bytes) {
     return fail(ErrorKind::Limit, "{}: {} bytes, more than the limit of {}", path.string(), size, max_bytes);
   }

@@ -9,12 +9,14 @@
 #include <string>
 #include <string_view>
 
+#include "base/mapping_guard.hpp"
 #include "base/result.hpp"
 
 namespace lockstep {
 
-/// A read-only map of a whole regular file. Movable; the bytes live as long as the object. The file must not be cut
-/// shorter meanwhile: the system answers a read past the new end with SIGBUS.
+/// A read-only map of a whole regular file. Movable; the bytes live as long as the object. Where the file is cut
+/// shorter meanwhile, or the disk fails, the bytes from there on are zeros, and intact() says so ever after: whoever
+/// has read the bytes asks it before the result is used. Bytes that are overwritten in place are not noticed.
 class MappedFile {
  public:
   /// Maps `path`. An empty file maps to an empty span. Errors: NotFound, Io, Invalid (not a regular file).
@@ -30,19 +32,28 @@ class MappedFile {
   [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
   /// Takes the map's pages out of this process; the next access brings them back from the system's cache or the disk.
   void release_pages() const noexcept;
+  /// Whether what was read so far were the file's own bytes. Costs a stat(). Errors: Io, naming the file.
+  [[nodiscard]] Status intact() const;
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
  private:
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  std::uint64_t device_ = 0, inode_ = 0;
   std::filesystem::path path_;
+  MappingGuard guard_;
 };
+
+/// Whether a file may count as absent: nothing has that name. Errors: Io for a name that cannot be looked up, and for a
+/// symbolic link that leads nowhere, which somebody meant to be a file.
+Result<bool> file_present(const std::filesystem::path& path);
 
 /// A message that begins with the name of a file, with the directory in front: "DIR/config.json: ...". For parsers that
 /// know no directory.
 [[nodiscard]] std::string in_directory(const std::filesystem::path& directory, std::string_view message);
 
-/// Reads a whole file into a string. Errors: NotFound, Io, Limit when it is larger than `max_bytes`.
+/// Reads a whole file into a string. Errors: NotFound when nothing has that name, Io, Limit when it is larger than
+/// `max_bytes`.
 Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
 /// Writes a file under a temporary name next to `path`; commit() flushes it to disk and renames it into place.

@@ -1,5 +1,5 @@
 // `lockstep bench`: speed of prompts and of decoding, against what the machine can do.
-#include <sys/resource.h>
+#include <unistd.h>
 
 #include <CLI/App.hpp>
 #include <algorithm>
@@ -21,6 +21,7 @@
 #include "cli/version.hpp"
 #include "model/runner.hpp"
 #include "model/work.hpp"
+#include "numerics/bits.hpp"
 #include "report/machine.hpp"
 
 namespace lockstep::cli {
@@ -57,10 +58,10 @@ double seconds(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Most memory that was resident so far.
+/// Most memory that was resident so far. Not getrusage(): its figure begins with that of the process that started this
+/// one.
 std::uint64_t peak_memory() {
-  struct rusage used {};
-  return ::getrusage(RUSAGE_SELF, &used) == 0 ? static_cast<std::uint64_t>(used.ru_maxrss) * 1024 : 0;
+  return report::peak_memory(::getpid()).value_or(0);
 }
 
 class Bench {
@@ -155,6 +156,7 @@ class Bench {
       const model::Segment segment{&sequence, tokens_, last ? model::LogitsWanted::Last : model::LogitsWanted::None,
                                    false};
       LOCKSTEP_TRY(runner_.forward({&segment, 1}));
+      LOCKSTEP_TRY(check_logits(sequence));
       done += count;
       progress.set(static_cast<std::uint64_t>(done));
     }
@@ -170,7 +172,21 @@ class Bench {
     const std::span<const float> logits = runner_.logits();
     // What greedy sampling does; the token is drawn at random to vary n-gram rows and experts.
     greedy_ = std::max_element(logits.begin(), logits.end()) - logits.begin();
-    return {};
+    return check_logits(sequence);
+  }
+
+  /// The speed of a model that computes nothing is no measurement.
+  [[nodiscard]] Status check_logits(const model::Sequence& sequence) const {
+    constexpr std::uint32_t kExponent = 0x7f800000U;
+    unsigned bad = 0;  // without a branch inside the loop, so that it costs next to nothing
+    for (const float logit : runner_.logits()) {
+      bad |= static_cast<unsigned>((numerics::float_bits(logit) & kExponent) == kExponent);
+    }
+    if (bad == 0) return {};
+    return fail(ErrorKind::Internal,
+                "the step that ended at token {} gave logits that are not finite, so its speed says nothing; check the "
+                "model's files",
+                sequence.length());
   }
 
   const Options& options_;

@@ -8,6 +8,7 @@
 #include "backend/cuda_devices.hpp"
 #include "backend/device.hpp"
 #include "backend/ngram/residency.hpp"
+#include "base/file.hpp"
 #include "base/memory.hpp"
 #include "cli/arguments.hpp"
 #include "cli/in_memory.hpp"
@@ -114,7 +115,7 @@ Result<std::vector<std::int32_t>> draft_tokens(const std::string& file, const ar
   std::filesystem::path path = file;
   if (path.empty()) {
     path = artifact.directory() / artifact::kDraftVocabularyFile;
-    if (!std::filesystem::exists(path)) return std::vector<std::int32_t>{};
+    if (!LOCKSTEP_TRY(file_present(path))) return std::vector<std::int32_t>{};
   }
   artifact::DraftVocabulary list = LOCKSTEP_TRY(artifact::read_draft_vocabulary(path));
   if (list.vocab_size != artifact.config().vocab_size) {

@@ -106,7 +106,9 @@ Status each_source(const std::vector<std::string>& sources, const InterruptScope
     }
     const MappedFile file = LOCKSTEP_TRY(MappedFile::open(source));
     const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-    LOCKSTEP_TRY(take(text, source));
+    const Status taken = take(text, source);
+    LOCKSTEP_TRY(file.intact());
+    LOCKSTEP_TRY(taken);
   }
   return {};
 }

@@ -34,11 +34,18 @@ Status pack(const Options& options) {
     if (!progress) progress = std::make_unique<Progress>("packing", total, ProgressUnit::Bytes);
     progress->set(done);
   };
+  std::unique_ptr<Progress> checking;
+  work.checking = [&](std::uint64_t done, std::uint64_t total) {
+    if (!checking) checking = std::make_unique<Progress>("checking", total, ProgressUnit::Bytes);
+    checking->set(done);
+    if (done == total) checking.reset();
+  };
   const artifact::PackResult result = LOCKSTEP_TRY(artifact::write_pack(options.source, options.destination, work));
   progress.reset();
   std::string text = fmt::format("{}: {} in {} tensor files", options.destination,
                                  format_bytes(static_cast<double>(result.bytes)), result.files);
   if (result.reused > 0) text += fmt::format(", {} of them from the interrupted run", result.reused);
+  if (result.damaged > 0) text += fmt::format(", {} of its files made again because they had changed", result.damaged);
   return write_stdout(text + "\n");
 }
 

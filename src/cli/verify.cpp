@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "artifact/artifact.hpp"
+#include "artifact/directory_note.hpp"
 #include "base/file.hpp"
 #include "base/progress.hpp"
 #include "cli/arguments.hpp"
@@ -28,9 +29,20 @@ struct Options {
   bool json = false, force_memory = false;
 };
 
+/// Results that differ say nothing about the build when the model became another one in between.
+Status check_unchanged(const artifact::DirectoryNote& note) {
+  const std::string difference = note.difference();
+  if (difference.empty()) return {};
+  return fail(ErrorKind::Io,
+              "{} while verify ran, so nothing is proved, neither for this build nor against it; run it again when "
+              "nobody writes to the model",
+              difference);
+}
+
 Status verify(const Options& options) {
   const InterruptScope interrupts;
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model));
+  const artifact::DirectoryNote note = LOCKSTEP_TRY(artifact::DirectoryNote::take(directory));
   artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open_shapes(directory));
   decode::GateOptions gates = options.gates;
   gates.device = LOCKSTEP_TRY(backend::parse_device(options.device));
@@ -42,7 +54,7 @@ Status verify(const Options& options) {
   LOCKSTEP_TRY(check_memory(artifact, load_setup(reference, artifact, true), options.force_memory));
   artifact.make_ready();
   std::optional<text::Tokenizer> tokenizer;
-  if (std::filesystem::exists(directory / "tokenizer.json")) {
+  if (LOCKSTEP_TRY(file_present(directory / "tokenizer.json"))) {
     tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
     gates.vocab = std::min<std::int64_t>(gates.vocab, tokenizer->vocabulary_size());
   }
@@ -53,13 +65,15 @@ Status verify(const Options& options) {
   std::optional<AtomicFile> file;  // opened first: a wrong path is better known before the run
   if (!options.receipt.empty()) file = LOCKSTEP_TRY(AtomicFile::create(options.receipt));
   std::unique_ptr<Progress> bar;
-  const decode::GateReport report =
-      LOCKSTEP_TRY(decode::run_gates(artifact, gates, [&](const std::string&, std::int64_t done, std::int64_t total) {
+  Result<decode::GateReport> outcome =
+      decode::run_gates(artifact, gates, [&](const std::string&, std::int64_t done, std::int64_t total) {
         if (!bar) bar = std::make_unique<Progress>("verify", static_cast<std::uint64_t>(total), ProgressUnit::Items);
         bar->set(static_cast<std::uint64_t>(done));
         return !interrupts.requested();
-      }));
+      });
   bar.reset();
+  if (outcome || outcome.error().kind != ErrorKind::Cancelled) LOCKSTEP_TRY(check_unchanged(note));
+  const decode::GateReport report = LOCKSTEP_TRY(std::move(outcome));
   const OrderedJson json = verify_receipt(artifact, gates, report, tokenizer ? &*tokenizer : nullptr);
   const std::string receipt = json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
   if (file) {
@@ -110,7 +124,8 @@ void add_verify(CLI::App& app, CommandContext& context) {
       "  lockstep verify models/demo\n"
       "  lockstep verify -m ~/models/Flash-Next --seconds 600 --receipt receipt.json\n"
       "\n"
-      "Exit code 1 when any result differs, with the first differing token, step and state part.");
+      "Exit code 1 when any result differs, with the first differing token, step and state part; also when a file of\n"
+      "the model changed meanwhile, which proves nothing.");
   command->callback([options, &context] { context.status = verify(*options); });
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "backend/ngram/ngram_store.hpp"
 #include "decode/lanes.hpp"
 #include "engine/scheduler.hpp"
 
@@ -186,9 +185,7 @@ void Scheduler::drop_state(Group& group) {
 }
 
 void Scheduler::check_poison(const Error& error) {
-  Status status = model_.backend().status();
-  const backend::NgramStore* store = model_.backend().ngram_store();
-  if (status && store != nullptr) status = store->status();
+  const Status status = model_.status();
   if (status) return;
   {
     const std::lock_guard lock(mutex_);

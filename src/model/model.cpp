@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/ngram/ngram_store.hpp"
 #include "base/progress.hpp"
 #include "kernels/cpu/kernels.hpp"
 
@@ -48,6 +49,7 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
     };
     Result<Weights> weights = upload_weights(artifact, *model->backend_, options.draft, {uploaded, options.cancel});
     if (!weights && weights.error().kind == ErrorKind::Cancelled) return tl::unexpected(weights.error());
+    LOCKSTEP_TRY(artifact.intact());  // first: it explains what else may have gone wrong
     if (!weights) return with_context(std::move(weights).error(), artifact.directory().string());
     model->weights_ = *std::move(weights);
   }
@@ -63,7 +65,15 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
   model->pages_ = std::make_shared<PagePool>(
       *model->backend_, block * static_cast<std::size_t>(std::max<std::int64_t>(1, model->attention_layers_)));
   model->draft_pages_ = std::make_shared<PagePool>(*model->backend_, block);
+  model->files_intact_ = artifact.watch();
+  LOCKSTEP_TRY(model->status());
   return model;
+}
+
+Status Model::status() const {
+  LOCKSTEP_TRY(backend_->status());
+  if (const backend::NgramStore* store = backend_->ngram_store(); store != nullptr) LOCKSTEP_TRY(store->status());
+  return files_intact_();
 }
 
 }  // namespace lockstep::model

@@ -26,14 +26,17 @@ struct ModelOptions {
 /// Weights and shared memory pools. Sequences and runners keep references: the model outlives them.
 class Model {
  public:
-  /// Uploads all weights of `artifact`, which must outlive the model. Errors: Unsupported geometry, Limit,
-  /// Cancelled.
+  /// Uploads all weights of `artifact`, which must outlive the model. Errors: Unsupported geometry, Limit, Cancelled,
+  /// Io when a file has shrunk meanwhile.
   static Result<std::unique_ptr<Model>> load(const artifact::Artifact& artifact,
                                              std::unique_ptr<backend::Backend> backend, const ModelOptions& options);
 
   [[nodiscard]] const artifact::ModelConfig& config() const { return config_; }
   [[nodiscard]] const Weights& weights() const { return weights_; }
   [[nodiscard]] backend::Backend& backend() const { return *backend_; }
+  /// The first error for good: of the device, of the n-gram table, or of a mapped file of the model that has shrunk.
+  /// After it nothing that the model computes means anything; it must be loaded again.
+  [[nodiscard]] Status status() const;
   [[nodiscard]] backend::StateType state_type() const { return state_; }
   [[nodiscard]] bool has_draft() const { return weights_.draft.has_value(); }
   [[nodiscard]] bool has_short_head() const { return has_draft() && weights_.draft->short_head.has_value(); }
@@ -49,6 +52,7 @@ class Model {
   std::unique_ptr<backend::Backend> backend_;
   backend::StateType state_ = backend::StateType::BF16;
   Weights weights_;
+  std::function<Status()> files_intact_;
   std::int64_t linear_layers_ = 0, attention_layers_ = 0;
   std::shared_ptr<PagePool> pages_, draft_pages_;
 };

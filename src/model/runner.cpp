@@ -34,8 +34,9 @@ void truncate_drafts(std::span<const DraftSegment> segments) {
   for (const DraftSegment& segment : segments) segment.sequence->truncate_draft(segment.sequence->draft_length());
 }
 
-Status check_whole(const Sequence& sequence) {
+Status check_whole(const Model& model, const Sequence& sequence) {
   if (!sequence.broken()) return {};
+  LOCKSTEP_TRY(model.status());  // what broke it, if that is for good
   return fail(ErrorKind::Io, "an earlier step of this sequence failed in the middle: its state is lost; start again");
 }
 
@@ -80,7 +81,7 @@ Result<std::int64_t> Runner::begin(std::span<const Segment> segments) {
   tokens_.clear();
   for (const Segment& segment : segments) {
     const auto count = static_cast<std::int64_t>(segment.tokens.size());
-    LOCKSTEP_TRY(check_whole(*segment.sequence));
+    LOCKSTEP_TRY(check_whole(*model_, *segment.sequence));
     LOCKSTEP_TRY(check_tokens(segment.tokens, config.vocab_size));
     if (segment.capture && count > most_captured) {
       return fail(ErrorKind::Internal, "{} captured rows cannot be taken back, at most {} can", count, most_captured);
@@ -304,7 +305,7 @@ Status Runner::run_step(std::span<const Segment> segments) {
     segment.sequence->history_.append(segment.tokens);
   }
   finish(weights.mixer, x, wanted_);
-  Status status = backend.status();
+  Status status = model_->status();
   if (!status) {
     for (const Segment& segment : segments) segment.sequence->broken_ = true;
   }
@@ -319,7 +320,7 @@ Result<std::int64_t> Runner::draft_input(std::span<const DraftSegment> segments,
   std::int64_t positions = 0;
   for (const DraftSegment& segment : segments) {
     const auto count = static_cast<std::int64_t>(segment.tokens.size());
-    LOCKSTEP_TRY(check_whole(*segment.sequence));
+    LOCKSTEP_TRY(check_whole(*model_, *segment.sequence));
     LOCKSTEP_TRY(check_tokens(segment.tokens, model_->config().vocab_size));
     LOCKSTEP_TRY(segment.sequence->draft_->prepare(count));
     positions = std::max(positions, segment.sequence->draft_->length() + count);

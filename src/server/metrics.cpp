@@ -4,6 +4,10 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <fstream>
 
 namespace lockstep::server {
 namespace {
@@ -109,6 +113,14 @@ void add_bank(const engine::BankStatistics& bank, Families& out) {
                 {"damaged", real(bank.files_damaged)}});
 }
 
+/// Memory of this process that is not swapped out or dropped; 0 where the system does not tell.
+double resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::uint64_t size = 0;
+  std::uint64_t resident = 0;
+  return file >> size >> resident ? real(resident) * real(::sysconf(_SC_PAGESIZE)) : 0;
+}
+
 }  // namespace
 
 struct Metrics::State {
@@ -162,6 +174,7 @@ std::string Metrics::text(const engine::Statistics* statistics, std::size_t conn
   std::vector<MetricFamily> families = state_->registry.Collect();
   Families now;
   now.gauge("lockstep_http_connections", "Open connections", real(connections));
+  now.gauge("lockstep_resident_memory_bytes", "Memory of the process, weights included", resident_bytes());
   std::vector<std::pair<std::string, double>> errors;
   errors.reserve(faults.size());
   for (const DiskFault& fault : faults) errors.emplace_back(fault.part, real(fault.count));

@@ -145,8 +145,8 @@ Status serve(ServerOptions options, Loader loader, const Announce& announce) {
     if (turn % 50 == 0) (*server)->report_faults();
     ::usleep(20'000);
   }
-  announce((*server)->load_ended() ? "draining: finishing what is under way; a second signal ends at once"
-                                   : "ending before the model is loaded; a second signal ends at once");
+  announce((*server)->service().model() ? "draining: finishing what is under way; a second signal ends at once"
+                                        : "ending before the model is loaded; a second signal ends at once");
   (*server)->drain();
   (*server)->report_faults();
   server->reset();

@@ -114,9 +114,8 @@ Tokenizer::~Tokenizer() = default;
 Result<Tokenizer> Tokenizer::open(const std::filesystem::path& directory) {
   const std::string text = LOCKSTEP_TRY(read_file(directory / "tokenizer.json", kMaxFileBytes));
   const std::filesystem::path config_path = directory / "tokenizer_config.json";
-  std::error_code ignored;
   std::string config;
-  if (std::filesystem::exists(config_path, ignored)) config = LOCKSTEP_TRY(read_file(config_path, kMaxFileBytes));
+  if (LOCKSTEP_TRY(file_present(config_path))) config = LOCKSTEP_TRY(read_file(config_path, kMaxFileBytes));
   auto tokenizer = from_json(text, config);
   if (tokenizer) return tokenizer;
   // The readers name their file; what is built from it afterwards does not.

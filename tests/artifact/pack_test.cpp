@@ -150,13 +150,26 @@ TEST(Pack, BytesDoNotDependOnThreadsShardsOrInterruptions) {
   ASSERT_FALSE(stopped);
   EXPECT_EQ(stopped.error().kind, ErrorKind::Cancelled);
   EXPECT_FALSE(fs::exists(scratch / "cut"));
-  // What a killed run might leave: a temporary file, and a finished one whose size is wrong.
+  // What a killed run or a bad disk might leave: a temporary file, a finished one whose size is wrong, and one with
+  // wrong bytes in it.
+  EXPECT_NE(stopped.error().message.find("cut.partial"), std::string::npos) << stopped.error().message;
+  std::string damaged = *read_file((scratch / "cut.partial") / shards[0], 1 << 26);
+  damaged[damaged.size() / 2] = static_cast<char>(damaged[damaged.size() / 2] ^ 1);
+  write_bytes((scratch / "cut.partial") / shards[0], damaged);
   write_bytes(scratch / "cut.partial/model-00009-of-00009.safetensors.tmp-abcdef", "half");
   write_bytes((scratch / "cut.partial") / shards[1], "short");
   options.progress = [](std::uint64_t, std::uint64_t) {};
+  std::uint64_t checked = 0, to_check = 0;
+  options.checking = [&](std::uint64_t done, std::uint64_t total) {
+    checked = done;
+    to_check = total;
+  };
   cancel = false;
   const auto resumed = write_pack(kSource, scratch / "cut", options);
   ASSERT_TRUE(resumed) << resumed.error().message;
+  EXPECT_EQ(resumed->damaged, 1U);
+  EXPECT_GT(checked, 0U);
+  EXPECT_EQ(checked, to_check);
   EXPECT_GT(resumed->reused, 0U);
   EXPECT_LT(resumed->reused, resumed->files - 1);
   EXPECT_EQ(contents(scratch / "cut"), expected);
@@ -262,15 +275,59 @@ TEST(Pack, UnusableSourcesAreRefused) {
   const auto again = write_pack(LOCKSTEP_TEST_DATA "/toy-pack", scratch / "out", options_for("bare"));
   ASSERT_FALSE(again);
   EXPECT_EQ(again.error().kind, ErrorKind::Unsupported);
+  EXPECT_TRUE(again.error().message.starts_with(LOCKSTEP_TEST_DATA "/toy-pack: already quantised"))
+      << again.error().message;
   ToyModel model = ToyModel::load("toy-hf");
   model.at("lm_head.weight").bytes[1001] = '\x7f';  // the high byte of an infinity or NaN
   model.at("lm_head.weight").bytes[1000] = '\x80';
   model.write(scratch / "broken");
   const auto broken = write_pack(scratch / "broken", scratch / "out", options_for("bare"));
   ASSERT_FALSE(broken);
-  EXPECT_NE(broken.error().message.find("'lm_head.weight'"), std::string::npos) << broken.error().message;
+  EXPECT_NE(broken.error().message.find("'lm_head.weight': row 3 has a weight that is not finite"), std::string::npos)
+      << broken.error().message;
   EXPECT_FALSE(fs::exists(scratch / "out"));
+  EXPECT_FALSE(fs::exists(scratch / "out.partial"));
   EXPECT_EQ(write_pack(scratch / "nothing", scratch / "out", options_for("bare")).error().kind, ErrorKind::NotFound);
+}
+
+TEST(Pack, WeightsTooLargeForAScaleAreRefused) {
+  const Scratch scratch;
+  ToyModel model = ToyModel::load("toy-hf");
+  std::string& bytes = model.at("lm_head.weight").bytes;
+  bytes[1000] = bytes[1002] = '\x7f';  // the greatest bf16 and the least one in the same group
+  bytes[1001] = '\x7f';
+  bytes[1003] = '\xff';
+  model.write(scratch / "huge");
+  PackOptions options = options_for("bare");
+  const auto whole = write_pack(scratch / "huge", scratch / "out", options);
+  ASSERT_FALSE(whole);
+  EXPECT_EQ(whole.error().kind, ErrorKind::Invalid);
+  EXPECT_NE(whole.error().message.find("'lm_head.weight': row 3 has weights from -3.38953e+38"), std::string::npos)
+      << whole.error().message;
+  EXPECT_FALSE(fs::exists(scratch / "out.partial"));
+  // Finished files stay, and the message says where.
+  options.shard_bytes = 300'000;
+  const auto cut = write_pack(scratch / "huge", scratch / "out", options);
+  ASSERT_FALSE(cut);
+  EXPECT_TRUE(fs::exists(scratch / "out.partial"));
+  EXPECT_NE(cut.error().message.find("out.partial"), std::string::npos) << cut.error().message;
+}
+
+TEST(Pack, ASourceThatShrinksIsNamed) {
+  const Scratch scratch;
+  ToyModel::load("toy-hf").write(scratch / "source");
+  const fs::path file = scratch / "source/model.safetensors";
+  const std::uintmax_t size = fs::file_size(file);
+  PackOptions options = options_for("bare");
+  options.progress = [&](std::uint64_t done, std::uint64_t) {
+    if (done > 0 && fs::file_size(file) == size) fs::resize_file(file, size / 3);
+  };
+  const auto result = write_pack(scratch / "source", scratch / "out", options);
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().kind, ErrorKind::Io);
+  EXPECT_TRUE(result.error().message.starts_with(file.string() + ": shrank")) << result.error().message;
+  EXPECT_FALSE(fs::exists(scratch / "out"));
+  EXPECT_FALSE(fs::exists(scratch / "out.partial"));
 }
 
 TEST(Pack, TakesOverTokenizerAndLicences) {

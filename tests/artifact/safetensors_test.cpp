@@ -121,6 +121,16 @@ INSTANTIATE_TEST_SUITE_P(
     [](const testing::TestParamInfo<Lie>& lie) { return std::string(lie.param.name); });
 #undef A
 
+TEST(Safetensors, OnlySpacesMayFollowTheHeader) {
+  EXPECT_TRUE(parse(encode(R"({})" + std::string(9, ' '), 0)));
+  for (const std::string& tail : {std::string(1, '\0'), std::string("\0garbage\" : [ \xff", 15), std::string("\n"),
+                                  std::string("  \t "), std::string("x"), std::string(" \0 ", 3)}) {
+    const auto header = parse(encode("{}" + tail, 0));
+    ASSERT_FALSE(header) << "tail of " << tail.size();
+    EXPECT_TRUE(header.error().message.starts_with("t.safetensors: header")) << header.error().message;
+  }
+}
+
 TEST(Safetensors, HeaderLengthLies) {
   const std::string good = encode(kGood, 32);
   for (const std::uint64_t length : {std::uint64_t{0}, std::uint64_t{1}, kGood.size() - 1, kGood.size() + 1,

@@ -91,6 +91,28 @@ TEST(File, ErrorsNameTheFileAndTheirKind) {
   EXPECT_EQ(read_file(scratch / "file", 5).value(), "12345");
 }
 
+TEST(File, OnlyANameThatIsNotThereIsAbsent) {
+  const ScratchDirectory scratch;
+  ASSERT_TRUE(write_file(scratch / "file", "x"));
+  fs::create_symlink("file", scratch / "link");
+  fs::create_symlink("nowhere", scratch / "dangling");
+  fs::create_symlink("loop", scratch / "loop");
+  EXPECT_TRUE(file_present(scratch / "file").value());
+  EXPECT_TRUE(file_present(scratch / "link").value());
+  EXPECT_FALSE(file_present(scratch / "missing").value());
+  for (const char* name : {"dangling", "loop"}) {
+    SCOPED_TRACE(name);
+    const auto present = file_present(scratch / name);
+    const auto read = read_file(scratch / name, 100);
+    ASSERT_FALSE(present);
+    ASSERT_FALSE(read);
+    EXPECT_EQ(present.error().kind, ErrorKind::Io);
+    EXPECT_EQ(read.error().kind, ErrorKind::Io) << "NotFound would make it an optional file that is absent";
+    EXPECT_TRUE(present.error().message.starts_with((scratch / name).string())) << present.error().message;
+    EXPECT_EQ(MappedFile::open(scratch / name).error().kind, ErrorKind::Io);
+  }
+}
+
 TEST(AtomicFile, NothingAppearsWithoutCommit) {
   const ScratchDirectory scratch;
   ASSERT_TRUE(write_file(scratch / "file", "old"));

@@ -7,6 +7,7 @@
 #include "engine/memory_plan.hpp"
 #include "engine/metered_backend.hpp"
 #include "support/cases.hpp"
+#include "support/scratch.hpp"
 
 namespace lockstep::engine {
 namespace {
@@ -156,6 +157,42 @@ TEST(Poisoned, ATableThatCannotBeReadEndsEverythingClearly) {
   const auto refused = engine->submit(long_request(random, 3, 3), std::make_shared<Recorder>());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().reason, RefusalReason::Poisoned);
+}
+
+TEST(Poisoned, AMappedFileThatShrinksEndsEverythingClearly) {
+  const test::ScratchDirectory scratch;
+  for (const char* name : {"ngram-table.safetensors", "model-00001-of-00002.safetensors"}) {
+    SCOPED_TRACE(name);
+    std::filesystem::remove_all(scratch / "model");
+    std::filesystem::copy(kToyPack, scratch / "model");
+    auto artifact = artifact::Artifact::open(scratch / "model").value();
+    backend::CpuOptions cpu = model::one_thread();
+    cpu.ngram.mode = backend::NgramMode::Resident;
+    const auto model = model::Model::load(artifact, backend::CpuBackend::create(cpu).value(), {}).value();
+    const auto engine = engine_for(*model);
+    std::mt19937 random(1);
+    std::vector<std::shared_ptr<Recorder>> sinks;
+    for (int i = 0; i < 3; ++i) {
+      sinks.push_back(std::make_shared<Recorder>());
+      ASSERT_TRUE(engine->submit(long_request(random, 30, 3000), sinks.back()));
+    }
+    sinks[0]->wait_tokens(1);
+    const std::filesystem::path file = scratch / "model" / name;
+    std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
+    for (const auto& sink : sinks) {
+      sink->wait();
+      EXPECT_EQ(sink->choice().ends, 1);
+      ASSERT_TRUE(sink->choice().error);
+      EXPECT_EQ(sink->choice().error->kind, ErrorKind::Io);
+      EXPECT_NE(sink->choice().error->message.find(file.string() + ": shrank"), std::string::npos)
+          << sink->choice().error->message;
+    }
+    EXPECT_TRUE(engine->wait_idle(60));
+    EXPECT_NE(engine->stats().poisoned.find(name), std::string::npos);
+    const auto refused = engine->submit(long_request(random, 3, 3), std::make_shared<Recorder>());
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().reason, RefusalReason::Poisoned);
+  }
 }
 
 }  // namespace

@@ -295,6 +295,46 @@ TEST(Fields, EveryKindOfValueInEveryField) {
   check("messages", kMessage, {kMessageFields, kSampling, {{"/max_tokens", "i"}}}, parser(Api::Messages));
 }
 
+/// Pointers to all objects of a value whose fields this program names.
+void add_objects(const OrderedJson& value, const std::string& pointer, std::vector<std::string>& out) {
+  for (const char* free : {"/logit_bias", "/parameters", "/input_schema", "/messages/1/content/1/input"}) {
+    if (pointer.ends_with(free)) return;
+  }
+  if (value.is_object()) out.push_back(pointer);
+  if (!value.is_structured()) return;
+  for (const auto& [key, inner] : value.items()) add_objects(inner, pointer + "/" + key, out);
+}
+
+TEST(Fields, UnknownOnesAreErrorsInStrictModeInEveryObject) {
+  const std::tuple<Api, const char*, const char*> cases[] = {
+      {Api::Chat, kChat, R"({"stream_options": {"include_usage": true}, "response_format": {"type": "text"}})"},
+      {Api::Completions, kCompletion, R"({"stream_options": {}})"},
+      {Api::Responses, kResponse, R"({"reasoning": {}, "text": {"format": {"type": "text"}}, "stream_options": {}})"},
+      {Api::Messages, kMessage,
+       R"({"thinking": {"type": "enabled"}, "output_config": {}, "tool_choice": {"type": "auto"},
+           "system": [{"type": "text", "text": "s"}]})"}};
+  for (const auto& [api, base, more] : cases) {
+    OrderedJson body = OrderedJson::parse(base);
+    body.update(OrderedJson::parse(more));
+    server::RequestLimits strict;
+    strict.strict = true;
+    const auto known = server::parse_request(api, body.dump(), strict);
+    ASSERT_TRUE(known) << known.error().param << known.error().message;
+    std::vector<std::string> objects;
+    add_objects(body, "", objects);
+    ASSERT_GE(objects.size(), 2U);
+    for (const std::string& object : objects) {
+      OrderedJson changed = body;
+      changed[OrderedJson::json_pointer(object)]["frobnicate"] = 1;
+      EXPECT_TRUE(server::parse_request(api, changed.dump(), {})) << object;
+      const auto refused = server::parse_request(api, changed.dump(), strict);
+      ASSERT_FALSE(refused) << object;
+      EXPECT_EQ(refused.error().param, path_of(object + "/frobnicate"));
+      EXPECT_EQ(refused.error().code, "unknown_field");
+    }
+  }
+}
+
 TEST(Fields, OfTheRoutesWithoutGeneration) {
   const TestServer server("x");
   const auto parser = [&](const char* path) {

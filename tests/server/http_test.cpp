@@ -100,6 +100,18 @@ TEST(Http, EveryApiAnswers) {
   EXPECT_EQ(ask(server.port(), "GET", "/stats").json()["limits"]["context"], 32768);
 }
 
+TEST(Http, WhatIsCutInAResponseIsIncomplete) {
+  const TestServer server(kAnswer);
+  for (const bool stream : {false, true}) {
+    Reply reply = server.post("/v1/responses",
+                              {{"model", "demo"}, {"input", "hi"}, {"max_output_tokens", 2}, {"stream", stream}});
+    const OrderedJson response =
+        stream ? OrderedJson::parse(sse_events(reply.body).back().data)["response"] : reply.json();
+    EXPECT_EQ(response["status"], "incomplete");
+    EXPECT_EQ(response["output"].back()["status"], "incomplete") << response;
+  }
+}
+
 TEST(Http, StopStringsAndToolCalls) {
   TestServer server(
       "hm\n</think>\n\n<tool_call>\n<function=f>\n<parameter=n>\n12\n</parameter>\n</function>\n</tool_call>");
@@ -345,6 +357,9 @@ TEST(Http, DiskErrorsShow) {
   EXPECT_EQ(health["disk_errors"]["bank"]["last"], "no room");
   const std::string metrics = ask(server.port(), "GET", "/metrics").body;
   EXPECT_NE(metrics.find("lockstep_disk_errors_total{part=\"bank\"} 1"), std::string::npos) << metrics;
+  const std::string resident = "\nlockstep_resident_memory_bytes ";
+  ASSERT_NE(metrics.find(resident), std::string::npos) << metrics;
+  EXPECT_GT(std::stod(metrics.substr(metrics.find(resident) + resident.size())), 1e6);
   for (int i = 0; i < 3; ++i) {
     ask(server.port(), "GET", "/health");
     server.server().report_faults();

@@ -57,6 +57,15 @@ TEST(Wire, BytesAfterTheLastResponseDoNoHarm) {
   EXPECT_EQ(ask(server.port(), "GET", "/health").status, 200);
 }
 
+TEST(Wire, ConnectionsThatBothSidesHaveClosedTakeNoPlace) {
+  server::ServerOptions options = quick_options();
+  options.http.connections = 64;
+  TestServer server(kAnswer, options);
+  for (int i = 0; i < 500; ++i) {
+    ASSERT_EQ(ask(server.port(), "GET", "/health", "", {{"connection", "close"}}).status, 200) << i;
+  }
+}
+
 TEST(Wire, LargeBodiesTogetherAreBoundedAndSmallOnesComeThrough) {
   server::ServerOptions options = quick_options();
   options.service.limits.body_bytes = 300'000;

@@ -12,7 +12,6 @@
 // so a kept product has the bits of a fresh one. The rows themselves are taken from the table in any case, with a
 // streamed one through its cache of rows: a table whose read failed poisons the lane, and requests fail with the first
 // error.
-#include "backend/ngram/ngram_store.hpp"
 #include "decode/lanes/lane_files.hpp"
 
 namespace lockstep::decode {
@@ -34,8 +33,7 @@ LaneRun ran(const model::Model& /*model*/, const DecodeStats& stats) {
 }  // namespace
 
 Status ngram_health(const model::Model& model) {
-  const backend::NgramStore* store = model.backend().ngram_store();
-  return store == nullptr ? Status{} : store->status();
+  return model.status();
 }
 
 LaneInfo ple_cached_aux_lane() {

@@ -234,7 +234,12 @@ void Session::watch() {
   watching_ = true;
   stream_.async_read_some(buffer_.prepare(4096), [self = shared_from_this()](const ErrorCode& error, std::size_t n) {
     self->watching_ = false;
-    if (self->phase_ == Phase::Closed || self->phase_ == Phase::Linger) return;
+    if (self->phase_ == Phase::Closed) return;
+    if (self->phase_ == Phase::Linger) {
+      // This read gets the end of the connection, and read_rest() does not.
+      if (error) self->close();
+      return;
+    }
     const bool called_off = error == asio::error::operation_aborted && self->wants_request_;
     if (error && !called_off) return self->gone();
     self->buffer_.commit(n);

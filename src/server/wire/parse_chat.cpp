@@ -23,7 +23,7 @@ class ChatParser {
     read_openai_sampling(reader_, request_.sampling);
     read_stop(reader_, "stop", request_.stop);
     read_amounts();
-    read_text_format(reader_, "response_format");
+    read_text_format(reader_, "response_format", limits_.strict);
     read_streaming();
     reader_.refuse("functions", "is not supported; use tools");
     reader_.refuse("function_call", "is not supported; use tool_choice");
@@ -90,6 +90,9 @@ class ChatParser {
       fields.require("name");
       append_call(message, call.string("id").value_or(""), fields.string("name").value_or(""),
                   read_arguments(fields.find("arguments"), fields.path("arguments"), problems_));
+      fields.finish(limits_.strict);
+      call.ignore({"index"});  // of a stream's deltas, which some clients repeat
+      call.finish(limits_.strict);
     }
   }
 
@@ -114,6 +117,8 @@ class ChatParser {
     request_.tools.push_back(make_tool(fields, "name", "parameters"));
     fields.boolean("strict");
     fields.finish(limits_.strict);
+    tool.ignore({"cache_control"});
+    tool.finish(limits_.strict);
   }
 
   void read_thinking() {

@@ -86,7 +86,7 @@ Parsed<GenerationRequest> parse_completion(const OrderedJson& body, const Reques
     fields.finish(limits.strict);
   }
   reader.refuse("suffix", "is not supported");
-  read_text_format(reader, "response_format");
+  read_text_format(reader, "response_format", limits.strict);
   read_labels(reader);
   reader.finish(limits.strict);
   if (problems.any()) return tl::unexpected(problems.first());

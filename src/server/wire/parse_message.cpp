@@ -71,7 +71,8 @@ class MessageParser {
       ObjectReader block((*content)[i], element_path(reader.path("content"), i), problems_);
       any_block = (role == "user" ? user_block(block, message) : assistant_block(block, message)) || any_block;
       block.object("cache_control");
-      block.ignore({"citations"});
+      block.ignore({"citations", "caller"});
+      block.finish(limits_.strict);
     }
     // Results of tools are messages of their own, before what the user says next to them.
     if (any_block || content->empty()) request_.messages.push_back(std::move(message));
@@ -141,6 +142,9 @@ class MessageParser {
           continue;
         }
         request_.tools.push_back(make_tool(tool, "name", "input_schema"));
+        tool.object("cache_control");
+        tool.ignore({"strict", "eager_input_streaming", "defer_loading", "input_examples", "allowed_callers"});
+        tool.finish(limits_.strict);
       }
     }
     const OrderedJson* choice = reader_.object("tool_choice");
@@ -154,6 +158,8 @@ class MessageParser {
                       "unsupported_parameter");
     }
     request_.one_call = fields.boolean("disable_parallel_tool_use").value_or(false);
+    fields.ignore({"name"});
+    fields.finish(limits_.strict);
   }
 
   /// Without the field there is no thinking, as in Anthropic's API.
@@ -167,6 +173,7 @@ class MessageParser {
     if (type != "disabled") request_.variables.erase("enable_thinking");
     fields.integer("budget_tokens", 1, std::numeric_limits<std::int64_t>::max());
     fields.string("display");
+    fields.finish(limits_.strict);
   }
 
   void read_output_config() {
@@ -178,6 +185,7 @@ class MessageParser {
     if (effort && !request_.variables.contains("enable_thinking")) {
       set_effort(*effort == "max" ? "xhigh" : *effort, request_.variables);
     }
+    fields.finish(limits_.strict);
   }
 
   const RequestLimits& limits_;

@@ -34,7 +34,9 @@ class ResponseParser {
     read_labels(reader_);
     read_include();
     if (const OrderedJson* options = reader_.object("stream_options")) {
-      ObjectReader(*options, "stream_options", problems_).boolean("include_obfuscation");
+      ObjectReader fields(*options, "stream_options", problems_);
+      fields.boolean("include_obfuscation");
+      fields.finish(limits_.strict);
     }
     reader_.word("truncation", {"disabled"});
     reader_.finish(limits_.strict);
@@ -132,6 +134,7 @@ class ResponseParser {
         }
         request_.tools.push_back(make_tool(tool, "name", "parameters"));
         tool.boolean("strict");
+        tool.ignore({"defer_loading"});
         tool.finish(limits_.strict);
       }
     }
@@ -155,7 +158,7 @@ class ResponseParser {
     const OrderedJson* text = reader_.object("text");
     if (text == nullptr) return;
     ObjectReader fields(*text, "text", problems_);
-    read_text_format(fields, "format");
+    read_text_format(fields, "format", limits_.strict);
     fields.string("verbosity");
     fields.finish(limits_.strict);
   }

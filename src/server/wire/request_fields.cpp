@@ -103,7 +103,7 @@ void set_effort(const std::string& effort, OrderedJson& variables) {
   }
 }
 
-void read_text_format(ObjectReader& reader, std::string_view key) {
+void read_text_format(ObjectReader& reader, std::string_view key, bool strict) {
   const OrderedJson* format = reader.object(key);
   if (format == nullptr) return;
   ObjectReader fields(*format, reader.path(key), reader.problems());
@@ -113,6 +113,7 @@ void read_text_format(ObjectReader& reader, std::string_view key) {
     fields.complain("type", fmt::format("'{}' is not supported yet: it needs constrained decoding", *type),
                     "unsupported_parameter");
   }
+  fields.finish(strict);
 }
 
 std::string read_text(const OrderedJson& content, const std::string& path, const RequestLimits& limits,
@@ -142,6 +143,9 @@ std::string read_text(const OrderedJson& content, const std::string& path, const
     part.require(key);
     if (i > 0) out += separator;
     out += part.string(key).value_or("");
+    // What responses have in these parts, and clients send back; and marks for a cache that needs none here.
+    part.ignore({"annotations", "logprobs", "citations", "cache_control", "prompt_cache_breakpoint"});
+    part.finish(limits.strict);
   }
   return out;
 }

@@ -25,7 +25,7 @@ void read_stop(ObjectReader& reader, std::string_view key, std::vector<std::stri
 /// OpenAI's effort as template variables: "none" turns thinking off, "minimal" is low, "high" is xhigh.
 void set_effort(const std::string& effort, OrderedJson& variables);
 /// response_format and the like: anything but plain text answers 400.
-void read_text_format(ObjectReader& reader, std::string_view key);
+void read_text_format(ObjectReader& reader, std::string_view key, bool strict);
 
 /// Text of a string or of a list of parts, joined with `separator`. `types` are the part types that carry text.
 std::string read_text(const OrderedJson& content, const std::string& path, const RequestLimits& limits,

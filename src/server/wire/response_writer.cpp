@@ -22,7 +22,7 @@ class ResponseWriter final : public AnswerWriter {
         append(part.text);
       }
     }
-    close(true);
+    close(choices[0].ending != Ending::Length);
     return whole(choices[0], usage);
   }
 
@@ -58,8 +58,8 @@ class ResponseWriter final : public AnswerWriter {
     return take();
   }
 
-  std::string finish(const ChoiceResult& /*choice*/) override {
-    close(true);
+  std::string finish(const ChoiceResult& choice) override {
+    close(choice.ending != Ending::Length);
     return take();
   }
 
