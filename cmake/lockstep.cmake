@@ -90,12 +90,14 @@ function(lockstep_kernel_variants)
   endforeach()
 endfunction()
 
-# cli/version.hpp: what program this is. Every build looks at the commit; only the one file is compiled again.
+# cli/version.hpp: what program this is. Every build looks at the commit; only the one file is compiled again. It is also
+# written here, for tools that read sources without a build.
 function(lockstep_version)
   set(source ${PROJECT_BINARY_DIR}/version.cpp)
-  add_custom_target(lockstep_commit BYPRODUCTS ${source} VERBATIM COMMENT ""
-    COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DOUT=${source} -DGIVEN=${LOCKSTEP_COMMIT}
-            -DVERSION=${PROJECT_VERSION} -P ${PROJECT_SOURCE_DIR}/cmake/commit.cmake)
+  set(command ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DOUT=${source} -DGIVEN=${LOCKSTEP_COMMIT}
+              -DVERSION=${PROJECT_VERSION} -P ${PROJECT_SOURCE_DIR}/cmake/commit.cmake)
+  execute_process(COMMAND ${command} COMMAND_ERROR_IS_FATAL ANY)
+  add_custom_target(lockstep_commit BYPRODUCTS ${source} VERBATIM COMMENT "" COMMAND ${command})
   target_sources(lockstep_cli PRIVATE ${source})
   set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   add_dependencies(lockstep_cli lockstep_commit)

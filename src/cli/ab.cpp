@@ -167,7 +167,7 @@ class Bench {
               .start_seconds = options_.start_timeout,
               .request_seconds = options_.request_timeout,
               .waiter = &waiter_,
-              .interrupted = &interrupts_.flag()};
+              .interrupted = &InterruptScope::flag()};
     return {};
   }
 

@@ -106,6 +106,7 @@ OrderedJson comparison_json(const Comparison& found) {
   out["interval_95"] = found.interval ? OrderedJson::array({found.interval->low, found.interval->high}) : OrderedJson();
   out["noise"] = or_null(found.noise);
   out["seed_spread"] = spread_json(found.seed_spread);
+  out["window_half_width"] = or_null(found.window_half_width);
   out["threshold"] = or_null(found.threshold);
   out["verdict"] = word_text(found.word);
   return out;

@@ -69,6 +69,14 @@ std::optional<SeedSpread> larger(const std::optional<SeedSpread>& a, const std::
   return SeedSpread{std::max(a->largest, b->largest), std::max(a->median, b->median)};
 }
 
+std::vector<double> window_means(std::span<const Measured> windows, std::size_t arm) {
+  std::vector<double> means;
+  for (const Measured& window : windows) {
+    if (window.arm == arm) means.push_back(mean(window.by_seed));
+  }
+  return means;
+}
+
 bool has_window(std::span<const Measured> windows, std::size_t arm) {
   return std::ranges::any_of(windows, [&](const Measured& window) { return window.arm == arm; });
 }
@@ -115,11 +123,24 @@ std::string_view word_text(Word word) {
   return kTexts.at(static_cast<std::size_t>(word));
 }
 
-std::optional<double> window_noise(std::span<const Measured> windows, std::size_t arm) {
-  std::vector<double> means;
-  for (const Measured& window : windows) {
-    if (window.arm == arm) means.push_back(mean(window.by_seed));
+std::optional<double> window_half_width(std::span<const Measured> windows, std::size_t arm, std::size_t control) {
+  double squares = 0;
+  double reciprocals = 0;
+  std::size_t degrees = 0;
+  for (const std::size_t which : {arm, control}) {
+    const std::vector<double> means = window_means(windows, which);
+    if (means.empty()) return std::nullopt;
+    const double middle = mean(means);
+    for (const double value : means) squares += (value / middle - 1) * (value / middle - 1);
+    reciprocals += 1 / static_cast<double>(means.size());
+    degrees += means.size() - 1;
   }
+  if (degrees == 0) return std::nullopt;
+  return t_quantile(degrees) * std::sqrt(squares / static_cast<double>(degrees) * reciprocals);
+}
+
+std::optional<double> window_noise(std::span<const Measured> windows, std::size_t arm) {
+  const std::vector<double> means = window_means(windows, arm);
   if (means.size() < 2) return std::nullopt;
   const auto [low, high] = std::ranges::minmax(means);
   return (high - low) / mean(means);
@@ -153,10 +174,11 @@ std::optional<Comparison> compare(std::span<const Measured> windows, std::size_t
   out.noise = window_noise(windows, control);
   if (!out.noise) out.noise = window_noise(windows, arm);
   out.seed_spread = larger(seed_spread(windows, control), seed_spread(windows, arm));
-  if (!out.interval || !out.noise || !out.seed_spread) return out;
+  out.window_half_width = window_half_width(windows, arm, control);
+  if (!out.interval || !out.noise || !out.seed_spread || !out.window_half_width) return out;
   const auto seeds = static_cast<double>(windows.front().by_seed.size());
-  out.threshold =
-      std::max({(out.interval->high - out.interval->low) / 2, *out.noise, out.seed_spread->median / std::sqrt(seeds)});
+  out.threshold = std::max({(out.interval->high - out.interval->low) / 2, *out.window_half_width, *out.noise,
+                            out.seed_spread->median / std::sqrt(seeds)});
   if (out.change > *out.threshold) out.word = Word::Gain;
   if (-out.change > *out.threshold) out.word = Word::Loss;
   return out;

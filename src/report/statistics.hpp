@@ -47,9 +47,12 @@ struct Comparison {
   std::size_t pairs = 0;                  ///< values behind the interval
   std::optional<double> noise;            ///< relative spread of windows that were run more than once
   std::optional<SeedSpread> seed_spread;  ///< the larger of the two arms', each figure by itself
-  /// What a change must exceed to be told apart: the largest of half the interval's width, the noise, and the median
-  /// same-seed spread over the square root of the number of seeds, which averaging leaves of it. Nothing when one of
-  /// them is unknown.
+  /// Half the width of the 95 % interval that follows from windows alone: all seeds of a window are fast or slow
+  /// together, which the pairs do not show. Nothing when no window was repeated.
+  std::optional<double> window_half_width;
+  /// What a change must exceed to be told apart: the largest of half the paired interval's width, window_half_width,
+  /// the noise, and the median same-seed spread over the square root of the number of seeds, which averaging leaves of
+  /// it. Nothing when one of them is unknown.
   std::optional<double> threshold;
   Word word = Word::WithinNoise;  ///< Gain or Loss when the change exceeds the threshold
 };
@@ -59,6 +62,11 @@ struct Comparison {
 /// windows; with a single seed the windows are the pairs. Nothing when one of the two has no window.
 [[nodiscard]] std::optional<Comparison> compare(std::span<const Measured> windows, std::size_t arm,
                                                 std::size_t control);
+
+/// Half the width of the 95 % interval of the difference of two arms' means, relative to them: Student's t with the
+/// standard deviation of window means around those of their arms, pooled over both. Nothing without a repeated window.
+[[nodiscard]] std::optional<double> window_half_width(std::span<const Measured> windows, std::size_t arm,
+                                                      std::size_t control);
 
 /// Largest less smallest of an arm's window means over their mean; nothing with fewer than two windows.
 [[nodiscard]] std::optional<double> window_noise(std::span<const Measured> windows, std::size_t arm);

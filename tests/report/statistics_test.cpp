@@ -87,15 +87,26 @@ TEST(Statistics, SwingsOfSingleSeedsCountThoughTheirMeansCancel) {
   EXPECT_EQ(compare(windows, 1, 0)->word, Word::Gain) << "30 % is more than that";
 }
 
-TEST(Statistics, TheThresholdIsTheLargestOfThree) {
+TEST(Statistics, TheThresholdIsTheLargestOfFour) {
   // Half the interval's width: the seeds disagree, everything repeats.
   auto found = compare(std::vector<Measured>{{0, {100, 100}}, {1, {130, 101}}, {1, {130, 101}}, {0, {100, 100}}}, 1, 0);
   EXPECT_NEAR(*found->threshold, (found->interval->high - found->interval->low) / 2, 1e-12);
   // The noise: the control moves as a whole.
-  found = compare(std::vector<Measured>{{0, {94, 94}}, {1, {110, 110}}, {0, {106, 106}}}, 1, 0);
-  EXPECT_NEAR(*found->threshold, 0.12, 1e-12);
+  std::vector<Measured> drifting{{0, {94, 94}}, {1, {110, 110}}, {0, {106, 106}}};
+  found = compare(drifting, 1, 0);
+  EXPECT_NEAR(*found->noise, 0.12, 1e-12);
+  // The windows: the deviation of 0.94 and 1.06, one degree of freedom, two windows and one.
+  EXPECT_NEAR(*found->window_half_width, 12.706 * std::sqrt(2 * 0.06 * 0.06 * 1.5), 1e-9);
+  EXPECT_EQ(*found->threshold, *found->window_half_width);
+  drifting = {{0, {94, 94}}};
+  for (int i = 0; i < 8; ++i) drifting.push_back({1, {130, 130}});
+  for (int i = 0; i < 8; ++i) drifting.push_back({0, {100, 100}});
+  drifting.push_back({0, {106, 106}});
+  found = compare(drifting, 1, 0);
+  EXPECT_NEAR(*found->threshold, 0.12, 1e-12) << "many windows tell more than their range: the noise is left";
   // An arm that does not repeat counts as a control does.
   found = compare(std::vector<Measured>{{0, {100, 100}}, {1, {80, 140}}, {1, {140, 80}}, {0, {100, 100}}}, 1, 0);
+  EXPECT_EQ(*found->window_half_width, 0);
   EXPECT_NEAR(found->seed_spread->median, 60.0 / 110, 1e-12);
   EXPECT_NEAR(*found->threshold, 60.0 / 110 / std::sqrt(2.0), 1e-12);
   // Nothing was repeated.
@@ -133,6 +144,28 @@ TEST(Statistics, EqualArmsAreWithinNoiseAndScaleDoesNotMatter) {
     if (found->word != Word::WithinNoise) ++wrong;
   }
   EXPECT_LT(wrong, 25);  // a 95 % interval alone would be wrong in about that many
+}
+
+TEST(Statistics, EqualArmsWhoseWindowsDifferAreRarelyToldApart) {
+  // All seeds of a window share its speed: the more seeds, the surer the pairs would be of a difference that is none.
+  std::mt19937 random(6);
+  std::normal_distribution<double> window_jitter(0, 0.05);
+  std::normal_distribution<double> jitter(0, 0.02);
+  int wrong = 0;
+  int by_pairs = 0;
+  for (int round = 0; round < 500; ++round) {
+    std::vector<Measured> windows;
+    for (const std::size_t arm : {0U, 1U, 1U, 0U}) {
+      const double speed = 100 * std::exp(window_jitter(random));
+      Measured& window = windows.emplace_back(Measured{arm, {}});
+      for (int seed = 0; seed < 8; ++seed) window.by_seed.push_back(speed * std::exp(jitter(random)));
+    }
+    const auto found = compare(windows, 1, 0);
+    if (found->word != Word::WithinNoise) ++wrong;
+    if (found->interval->low > 0 || found->interval->high < 0) ++by_pairs;
+  }
+  EXPECT_LT(wrong, 50);
+  EXPECT_GT(by_pairs, 200) << "what the pairs alone would say";
 }
 
 }  // namespace
