@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "artifact/safetensors.hpp"
 #include "base/thread_pool.hpp"
 #include "cli/process.hpp"
 #include "support/scratch.hpp"
@@ -114,6 +115,24 @@ TEST(Bench, LengthsBeyondTheContextAreRefused) {
     EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
     EXPECT_NE(outcome.err.find("context holds 32768"), std::string::npos) << outcome.err;
   }
+}
+
+TEST(Bench, AModelWithoutFiniteLogitsIsNotMeasured) {
+  const ScratchDirectory scratch;
+  std::filesystem::copy(LOCKSTEP_TEST_DATA "/toy-hf", scratch / "model");
+  const std::filesystem::path path = scratch / "model" / "model.safetensors";
+  artifact::TensorInfo head;
+  {
+    const auto file = artifact::SafetensorsFile::open(path).value();
+    head = *file.find("lm_head.weight");
+  }
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(head.offset));
+  for (std::uint64_t i = 0; i < head.bytes; i += 2) file << '\xc0' << '\x7f';  // a bf16 NaN
+  file.close();
+  const Outcome outcome = run_lockstep({"bench", scratch / "model", "--prompt", "8", "--tokens", "1"});
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.out;
+  EXPECT_NE(outcome.err.find("logits that are not finite"), std::string::npos) << outcome.err;
 }
 
 TEST(Run, AMissingModelIsAFailureThatNamesIt) {
