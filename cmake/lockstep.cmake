@@ -97,7 +97,7 @@ function(lockstep_version)
   set(command ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DOUT=${source} -DGIVEN=${LOCKSTEP_COMMIT}
               -DVERSION=${PROJECT_VERSION} -P ${PROJECT_SOURCE_DIR}/cmake/commit.cmake)
   execute_process(COMMAND ${command} COMMAND_ERROR_IS_FATAL ANY)
-  add_custom_target(lockstep_commit BYPRODUCTS ${source} VERBATIM COMMENT "" COMMAND ${command})
+  add_custom_target(lockstep_commit BYPRODUCTS ${source} VERBATIM COMMENT "Looking up the commit" COMMAND ${command})
   target_sources(lockstep_cli PRIVATE ${source})
   set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   add_dependencies(lockstep_cli lockstep_commit)

@@ -28,6 +28,16 @@ tl::unexpected<Error> io_failure(const fs::path& path, std::string_view what, co
   return fail(ErrorKind::Io, "{}: cannot {}: {}", path.string(), what, error.message());
 }
 
+/// An empty directory, or what a run leaves that was killed while it wrote its first record.
+bool only_unfinished_record(const fs::path& path) {
+  const std::string temporary = std::string(kRecord) + ".tmp-";
+  std::error_code error;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    if (!it->path().filename().string().starts_with(temporary)) return false;
+  }
+  return !error;
+}
+
 /// What --force may replace: an empty directory or one that looks like a model.
 bool replaceable(const fs::path& path) {
   std::error_code error;
@@ -81,8 +91,7 @@ Result<PackDirectory> PackDirectory::open(const fs::path& destination, const Jso
 }
 
 Status PackDirectory::prepare(bool existed) {
-  std::error_code error;
-  if (existed && !fs::is_empty(partial_, error)) LOCKSTEP_TRY(load_record());
+  if (existed && !only_unfinished_record(partial_)) LOCKSTEP_TRY(load_record());
   LOCKSTEP_TRY(save_record());
   return remove_unfinished();
 }

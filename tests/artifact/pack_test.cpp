@@ -256,6 +256,10 @@ TEST(Pack, ExistingDestinationsAreSafe) {
   write_bytes(scratch / "strange.partial/mine.txt", "x");
   EXPECT_FALSE(write_pack(kSource, scratch / "strange", options));
   EXPECT_TRUE(fs::exists(scratch / "strange.partial/mine.txt"));
+  fs::create_directories(scratch / "killed.partial");
+  write_bytes(scratch / "killed.partial/pack-progress.json.tmp-17-0", "{");
+  EXPECT_TRUE(write_pack(kSource, scratch / "killed", options));
+  EXPECT_FALSE(fs::exists(scratch / "killed/pack-progress.json.tmp-17-0"));
 }
 
 TEST(Pack, NeverOverItsSource) {

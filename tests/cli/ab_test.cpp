@@ -93,8 +93,8 @@ TEST_F(Ab, AnArmThatDiffersFailsWithTheFirstToken) {
 }
 
 TEST_F(Ab, AStoredRunIsReportedAgain) {
-  const Outcome first = run_lockstep(arguments({"--in-process", "--no-gate", "--seeds", "1,2", "--order", "ABBA",
-                                                "--arm", "a=--depth 0", "--arm", "b=--depth 0"}));
+  const Outcome first =
+      run_lockstep(arguments({"--in-process", "--no-gate", "--order", "ABA", "--arm", "a=--depth 0", "--arm", "b="}));
   ASSERT_EQ(first.exit_code, 0) << first.err << first.out;
   const std::string stored = (scratch_ / "receipt" / "ab.json").string();
   const Outcome again = run_lockstep({"ab", "--report", stored, "--out", (scratch_ / "again").string()});

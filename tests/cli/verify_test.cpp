@@ -79,6 +79,15 @@ TEST(Verify, ADifferenceIsExitCode1AndNamed) {
   EXPECT_NE(table.find("token 5 differs"), std::string::npos);
 }
 
+TEST(Verify, AFileWithOtherBytesIsNotTheBuildsFault) {
+  decode::GateReport report;
+  report.gates.push_back({"file hashes", 2, 2, false, "config.json has changed", 0.1, std::nullopt, 0});
+  const Status verdict = cli::verify_verdict(report);
+  ASSERT_FALSE(verdict);
+  EXPECT_EQ(verdict.error().message.find("must not be trusted"), std::string::npos);
+  EXPECT_TRUE(verdict.error().message.starts_with("config.json has changed while verify ran"));
+}
+
 TEST(Verify, AModelThatChangesUnderTheProcessIsExitCode1) {
   const ScratchDirectory scratch;
   std::filesystem::copy(kModel, scratch / "model");

@@ -128,6 +128,26 @@ TEST(Serve, AnswersAreTheSameAloneTogetherStreamedCachedAndCold) {
   EXPECT_EQ(together, alone);
 }
 
+TEST(Serve, CommentsKeepAStreamAliveWhileItsPromptIsRead) {
+  const Process server({"--keep-alive", "0.05", "--prefill-chunk", "16"});
+  std::vector<int> ids(1500);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int>(1000 + i);
+  const Reply reply =
+      ask(server.port(), "POST", "/v1/completions",
+          OrderedJson({{"model", "demo"}, {"prompt", ids}, {"max_tokens", 2}, {"stream", true}}).dump());
+  std::int64_t before = -1;
+  std::size_t comments = 0;
+  for (std::size_t at = 0; (at = reply.body.find(": prompt ", at)) != std::string::npos; ++comments) {
+    at += 9;
+    EXPECT_EQ(reply.body.substr(reply.body.find('/', at), 7), "/1500\n\n");
+    const std::int64_t done = std::stoll(reply.body.substr(at));
+    EXPECT_GT(done, before);
+    before = done;
+  }
+  EXPECT_GE(comments, 1U);
+  EXPECT_LE(before, 1500);
+}
+
 TEST(Serve, TheSecondTimeAPromptComesFromTheBank) {
   Process server;
   const auto report = [&](const Pairs& headers) {
