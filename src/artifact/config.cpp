@@ -333,6 +333,18 @@ Result<ModelConfig> read_text(Fields& text) {
   return config;
 }
 
+/// Fields that inference does not use but whose kind is known: another kind means a damaged file.
+Status check_unused_kinds(Fields& fields) {
+  for (const std::string_view key : {"dtype", "torch_dtype"}) {
+    const Json* found = fields.find(key);
+    if (found == nullptr || found->is_string()) continue;
+    return fail(ErrorKind::Invalid, "{}: {} is {}, not the name of a type", fields.what(), key, brief(*found));
+  }
+  const Json* only = fields.find("language_model_only");
+  if (only == nullptr || only->is_boolean()) return {};
+  return fail(ErrorKind::Invalid, "{}: language_model_only is {}, neither true nor false", fields.what(), brief(*only));
+}
+
 /// A field of the text model that stands at the root as well must say the same there.
 Status check_repeated(const Fields& text, const Fields& root) {
   constexpr std::array<std::string_view, 4> kOwnMeaning{"model_type", "eos_token_id", "bos_token_id", "pad_token_id"};
@@ -367,6 +379,7 @@ Result<ModelConfig> parse_config(const Json& json, const std::string& file) {
     Fields text = root;
     ModelConfig config = LOCKSTEP_TRY(read_text(text));
     config.file = file;
+    LOCKSTEP_TRY(check_unused_kinds(text));
     text.ignore(kRootOnly);
     text.ignore(kMeaningless);
     LOCKSTEP_TRY(text.refuse_unknown());
@@ -377,6 +390,9 @@ Result<ModelConfig> parse_config(const Json& json, const std::string& file) {
   config.file = file;
   LOCKSTEP_TRY(check_repeated(text, root));
   text.ignore(kMeaningless);
+  Fields shared = text;  // language_model_only is no field of text_config
+  LOCKSTEP_TRY(check_unused_kinds(shared));
+  LOCKSTEP_TRY(check_unused_kinds(root));
   LOCKSTEP_TRY(text.refuse_unknown());
   root.ignore(kRootOnly);
   root.ignore(kMeaningless);

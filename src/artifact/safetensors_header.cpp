@@ -17,7 +17,7 @@ class HeaderReader {
  public:
   explicit HeaderReader(std::string_view what) : what_(what) {}
 
-  bool null() { return unexpected("null"); }
+  bool null() { return unexpected("a null"); }
   bool boolean(bool /*value*/) { return unexpected("a boolean"); }
   bool number_integer(std::int64_t value) { return reject(fmt::format("number {} is negative", value)); }
   bool number_float(double /*value*/, const std::string& text) {
@@ -61,7 +61,7 @@ class HeaderReader {
     }
     return false;
   }
-  bool unexpected(std::string_view found) { return reject(fmt::format("unexpected {}", found)); }
+  bool unexpected(std::string_view found) { return reject(fmt::format("{} where none may be", found)); }
   bool finish_tensor();
 
   std::string_view what_;
@@ -79,7 +79,7 @@ class HeaderReader {
 };
 
 bool HeaderReader::number_unsigned(std::uint64_t value) {
-  if (!in_array_) return unexpected("number");
+  if (!in_array_) return unexpected("a number");
   if (state_ == State::Shape) {
     if (value > static_cast<std::uint64_t>(INT64_MAX)) return reject(fmt::format("dimension {} is too large", value));
     if (tensor_.shape.size() == kMaxRank) return reject(fmt::format("more than {} dimensions", kMaxRank));
@@ -133,7 +133,7 @@ bool HeaderReader::end_object() {
       state_ = State::Top;
       return finish_tensor();
     default:
-      return unexpected("end of an object");
+      return unexpected("the end of an object");
   }
 }
 
@@ -173,7 +173,7 @@ bool HeaderReader::key(std::string& value) {
     state_ = State::Entry;
     return true;
   }
-  if (state_ != State::Tensor) return unexpected("key");
+  if (state_ != State::Tensor) return unexpected("a key");
   bool* seen = value == "dtype"          ? &has_dtype_
                : value == "shape"        ? &has_shape_
                : value == "data_offsets" ? &has_offsets_

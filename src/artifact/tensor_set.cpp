@@ -34,6 +34,16 @@ Result<std::vector<std::string>> list_model_files(const std::filesystem::path& d
   return names;
 }
 
+/// What exporters write beside the map. The size is that of another program's tensors, so only its kind is checked.
+Status check_index_metadata(const Json& index, const std::string& what) {
+  const auto metadata = index.find("metadata");
+  if (metadata == index.end() || metadata->is_null()) return {};
+  if (!metadata->is_object()) return fail(ErrorKind::Invalid, "{}: metadata is {}, no object", what, brief(*metadata));
+  const auto size = metadata->find("total_size");
+  if (size == metadata->end() || (size->is_number() && size->get<double>() >= 0)) return {};
+  return fail(ErrorKind::Invalid, "{}: metadata.total_size is {}, not a number of bytes", what, brief(*size));
+}
+
 }  // namespace
 
 bool plain_tensor_file_name(std::string_view name) {
@@ -78,6 +88,7 @@ Status TensorSet::add_indexed_files(const std::filesystem::path& directory, cons
   if (map == json.end() || !map->is_object()) {
     return fail(ErrorKind::Invalid, "{}: field 'weight_map' is missing or no object", index.string());
   }
+  LOCKSTEP_TRY(check_index_metadata(json, index.string()));
   std::set<std::string> names;
   for (const auto& [tensor, file] : map->items()) {
     if (!file.is_string() || !plain_tensor_file_name(file.get_ref<const std::string&>())) {

@@ -20,7 +20,7 @@ struct Options {
 };
 
 constexpr const char* kHelp =
-    "Type a message and Enter. Ctrl-C stops an answer, Ctrl-D or /exit ends the conversation.\n"
+    "Type a message and Enter. Ctrl-C stops an answer, Ctrl-D, /exit or /quit ends the conversation.\n"
     "  /reset    forget the conversation\n"
     "  /stats    print token counts and speed after each answer, or stop doing so\n"
     "  /help     this text\n";

@@ -22,15 +22,16 @@
 namespace lockstep::cli {
 
 void add_answer_options(CLI::App& command, AnswerOptions& options) {
-  // Which finite numbers make sense is the sampler's to say (decode::checked_params).
-  const auto number = [&](const char* name, std::optional<double>& target, const char* description) {
-    command.add_option(name, target, description)->check(finite_number(-1e9, 1e9));
+  // The ranges are those of decode::checked_params; penalties may be any finite number.
+  const auto number = [&](const char* name, std::optional<double>& target, const char* description, double least = -1e9,
+                          double most = 1e9) {
+    command.add_option(name, target, description)->check(finite_number(least, most));
   };
-  number("--temperature", options.temperature, "Sampling temperature; 0 is greedy");
-  number("--top-p", options.top_p, "Keep the most probable tokens up to this mass");
+  number("--temperature", options.temperature, "Sampling temperature; 0 is greedy", 0);
+  number("--top-p", options.top_p, "Keep the most probable tokens up to this mass", 0, 1);
   command.add_option("--top-k", options.top_k, "Keep at most this many tokens; 0 or -1 keeps all")
       ->transform(whole_number(-1, std::uint64_t{1} << 31));
-  number("--min-p", options.min_p, "Keep tokens with at least this share of the top probability");
+  number("--min-p", options.min_p, "Keep tokens with at least this share of the top probability", 0, 1);
   number("--presence-penalty", options.presence_penalty, "Subtracted once for tokens already written");
   number("--frequency-penalty", options.frequency_penalty, "Subtracted per occurrence of a token");
   command.add_option("--seed", options.seed, "Seed of the draws (default: a fresh one, shown by --stats)")
@@ -55,7 +56,8 @@ void add_answer_options(CLI::App& command, AnswerOptions& options) {
       ->check(not_empty());
   command.add_flag("--no-think", options.no_think, "Ask the template for an answer without reasoning");
   command.add_flag("--special", options.special, "Special tokens written in messages become those tokens, not text");
-  command.add_option("--effort", options.effort, "Reasoning effort, as the template names it (xhigh, medium, low)");
+  command.add_option("--effort", options.effort, "Reasoning effort, as the template names it (xhigh, medium, low)")
+      ->check(not_empty());
   command.add_flag("--stats", options.stats, "Print token counts, speed and seed to standard error");
 }
 
@@ -88,13 +90,24 @@ Status ChatEngine::check_options() const {
   const auto usage = [](const Error& error) { return tl::unexpected(Error{ErrorKind::Usage, error.message}); };
   if (const auto asked = request({}); !asked) return usage(asked.error());
   if (const auto stop = text::StopMatcher::create(options_.stop); !stop) return usage(stop.error());
-  if (options_.effort.empty()) return {};
-  const auto tried = chat_prompt(OrderedJson::array({{{"role", "user"}, {"content", "?"}}}));
-  if (!tried) {
-    return fail(ErrorKind::Usage, "--effort {}: the model's chat template says: {}", options_.effort,
-                tried.error().message);
+  for (const std::string& stop : options_.stop) {
+    if (const Status valid = check_utf8(stop, "--stop"); !valid) return usage(valid.error());
   }
-  return {};
+  return options_.effort.empty() ? Status{} : check_effort();
+}
+
+Status ChatEngine::check_effort() const {
+  if (template_.source().find("reasoning_effort") == std::string_view::npos) {
+    return fail(ErrorKind::Usage, "--effort {}: the model's chat template knows no efforts; leave it out",
+                options_.effort);
+  }
+  // With reasoning on, whatever --no-think says: a template may look at the effort only then.
+  text::ChatOptions chat;
+  chat.add_generation_prompt = true;
+  chat.extra["reasoning_effort"] = options_.effort;
+  const auto tried = template_.render(OrderedJson::array({{{"role", "user"}, {"content", "?"}}}), chat);
+  if (tried) return {};
+  return fail(ErrorKind::Usage, "--effort {}: {}", options_.effort, tried.error().message);
 }
 
 Status ChatEngine::make_decoder() {

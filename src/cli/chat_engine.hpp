@@ -86,6 +86,7 @@ class ChatEngine {
         tokenizer_(std::move(tokenizer)),
         template_(std::move(chat_template)) {}
   [[nodiscard]] Status check_options() const;
+  [[nodiscard]] Status check_effort() const;
   Status make_decoder();
 
   LoadedModel loaded_;

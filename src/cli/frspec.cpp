@@ -61,9 +61,18 @@ class Counter {
     return {};
   }
 
-  /// Decimal ids between white space and commas.
+  /// Decimal ids between white space and commas; lists in brackets must have their ends.
   Status ids(std::string_view text, const std::string& what) {
     constexpr std::string_view kSeparators = " \t\r\n,[]";
+    bool open = false;
+    for (std::size_t at = text.find_first_of("[]"); at != std::string_view::npos;
+         at = text.find_first_of("[]", at + 1)) {
+      if (open == (text[at] == '[')) {
+        return fail(ErrorKind::Invalid, "{}: the '{}' at byte {} has no counterpart", what, text[at], at);
+      }
+      open = !open;
+    }
+    if (open) return fail(ErrorKind::Invalid, "{}: the last list has no ']': was it cut off?", what);
     std::size_t begin = std::min(text.find_first_not_of(kSeparators), text.size());
     while (begin < text.size()) {
       const std::size_t end = std::min(text.find_first_of(kSeparators, begin), text.size());
@@ -181,6 +190,11 @@ void add_frspec(CLI::App& app, CommandContext& context) {
   command->callback([options, &context] {
     if (options->texts.empty() && options->ids.empty()) {
       context.status = fail(ErrorKind::Usage, "frspec needs a corpus: --text FILE or --ids FILE");
+      return;
+    }
+    if (std::ranges::count(options->texts, "-") + std::ranges::count(options->ids, "-") > 1) {
+      context.status =
+          fail(ErrorKind::Usage, "standard input can be read only once: give one '-' among --text and --ids");
       return;
     }
     context.status = frspec(*options);

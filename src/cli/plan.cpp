@@ -83,7 +83,7 @@ std::string table_text(const Report& report, const std::string& name) {
   } else {
     line("available", report.available, report.fits() ? "it fits" : "it does not fit");
   }
-  text += fmt::format("  a token reads {} at depth 0, {} at {}\n", format_bytes(report.bytes_first),
+  text += fmt::format("  a token reads {} at depth 0, {} at {} (weights and state)\n", format_bytes(report.bytes_first),
                       format_bytes(report.bytes_last), report.context);
   if (report.bandwidth > 0) {
     const auto speed = [&](double read, double share) {

@@ -81,6 +81,7 @@ Status verify(const Options& options) {
     LOCKSTEP_TRY(file->commit());
   }
   LOCKSTEP_TRY(write_stdout(options.json ? receipt : verify_table(report)));
+  LOCKSTEP_TRY(flush_stdout());  // what is said of the exit code below is then true
   if (report.passed() && !report.complete()) {
     const bool cut = std::ranges::any_of(report.gates, [](const auto& gate) { return gate.cases < gate.planned; });
     complain(

@@ -34,11 +34,11 @@ void Lanes::set(LaneId id, LaneVerdict::State state, std::string reason) {
 }
 
 Status Lanes::disable_words(std::string_view words, std::string_view who) {
-  while (!words.empty()) {
+  for (bool more = true; more;) {
     const std::size_t comma = std::min(words.find(','), words.size());
     const std::string_view word = words.substr(0, comma);
+    more = comma < words.size();
     words.remove_prefix(std::min(comma + 1, words.size()));
-    if (word.empty()) continue;
     if (word == "all") {
       all_disabled_ = true;
       for (const LaneInfo& lane : table()) switch_off(lane.id, std::string(who));
@@ -66,7 +66,7 @@ Result<Lanes> Lanes::from_user(std::span<const std::string> disabled) {
     }
     lanes.switch_off(lane.id, std::string(lane.environment) + "=0");
   }
-  if (const char* words = std::getenv("LOCKSTEP_DISABLE"); words != nullptr) {
+  if (const char* words = std::getenv("LOCKSTEP_DISABLE"); words != nullptr && *words != '\0') {
     LOCKSTEP_TRY(lanes.disable_words(words, "LOCKSTEP_DISABLE"));
   }
   for (const std::string& words : disabled) LOCKSTEP_TRY(lanes.disable_words(words, "--disable-optimization"));

@@ -161,7 +161,10 @@ Result<Rendered> ChatTemplate::render(const OrderedJson& messages, const ChatOpt
                                  options.clock ? options.clock : local_time);
   LOCKSTEP_TRY(compiled_->define_context(interpreter, messages, options));
   jinja::TextBuilder out(interpreter.runtime().budget(), compiled_->limits.max_output_bytes);
-  LOCKSTEP_TRY(interpreter.run(out));
+  if (const Status run = interpreter.run(out); !run) {
+    if (!interpreter.runtime().raised()) return tl::unexpected(run.error());
+    return with_context(run.error(), "the chat template refuses the conversation");
+  }
   return Rendered{std::move(out.bytes()), std::move(out.literal())};
 }
 

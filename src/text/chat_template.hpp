@@ -53,9 +53,9 @@ class ChatTemplate {
   /// and those of compile().
   static Result<ChatTemplate> open(const std::filesystem::path& model_dir, TemplateLimits limits = {});
 
-  /// Renders a conversation: `messages` is an array of objects. Errors: Invalid with the template's own words if it
-  /// refuses the conversation (raise_exception), Invalid with the line of the template if it fails, Limit if it uses
-  /// too much.
+  /// Renders a conversation: `messages` is an array of objects. Errors: Invalid with the template's own words behind
+  /// "the chat template refuses the conversation: " if it does so (raise_exception), Invalid with the line of the
+  /// template if it fails, Limit if it uses too much.
   [[nodiscard]] Result<Rendered> render(const OrderedJson& messages, const ChatOptions& options) const;
 
   /// The source of the (default) template, for identities and caches.

@@ -201,6 +201,13 @@ const std::vector<Damage>& damages() {
       Damage{"IndexLacksATensor", "toy-pack",
              [](ToyModel& m) { set_index(m, "language_model.lm_head.weight", nullptr); },
              "is missing in model.safetensors.index.json"},
+      Damage{
+          "IndexSizeIsNegative", "toy-pack",
+          [](ToyModel& m) { m.texts["model.safetensors.index.json"].insert(1, "\"metadata\":{\"total_size\":-5},"); },
+          "metadata.total_size is -5, not a number of bytes"},
+      Damage{"IndexMetadataIsText", "toy-pack",
+             [](ToyModel& m) { m.texts["model.safetensors.index.json"].insert(1, "\"metadata\":\"x\","); },
+             "metadata is \"x\", no object"},
       Damage{"IndexIsList", "toy-pack", [](ToyModel& m) { m.texts["model.safetensors.index.json"] = "[]"; },
              "weight_map"},
       Damage{"TensorInTwoFiles", "toy-pack",

@@ -239,6 +239,27 @@ TEST(Config, UnknownFieldsOfTheRootAreNoted) {
   EXPECT_EQ(config->ignored_fields, std::vector<std::string>{"surprise"});
 }
 
+TEST(Config, UnusedFieldsHaveTheirKind) {
+  for (const Json& wrong : {Json(5), Json::array(), Json::object(), Json(true)}) {
+    for (const char* key : {"dtype", "torch_dtype"}) {
+      Json json = published();
+      json["text_config"][key] = wrong;
+      EXPECT_FALSE(parse_config(json)) << key << wrong;
+      json = published();
+      json[key] = wrong;
+      EXPECT_FALSE(parse_config(json)) << key << wrong;
+    }
+    if (wrong.is_boolean()) continue;
+    Json json = published();
+    json["language_model_only"] = wrong;
+    EXPECT_FALSE(parse_config(json)) << wrong;
+  }
+  Json json = published();
+  json["language_model_only"] = true;
+  json["text_config"]["dtype"] = "bfloat16";
+  EXPECT_TRUE(parse_config(json));
+}
+
 TEST(Config, TheRootMayBeTheTextConfig) {
   Json text = published()["text_config"];
   text["architectures"] = {"Qwen4ExpForCausalLM"};

@@ -48,6 +48,7 @@ TEST(Chat, CommandsAndStatistics) {
 TEST(Chat, IdleCtrlCEndsAScript) {
   Session session(Talk::Pipes, {"chat", "--no-think", "--temperature", "0", "--max-tokens", "2"});
   session.send("hello\n/help\n");
+  ASSERT_TRUE(session.expect("/exit or /quit ends")) << session.output();
   ASSERT_TRUE(session.expect("/help     this text")) << session.output();
   session.signal(SIGINT);
   EXPECT_EQ(session.wait(), 130) << session.output();

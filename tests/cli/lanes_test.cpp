@@ -164,5 +164,23 @@ TEST(VerifyCommand, ListsEveryLaneWithVerdictAndEngagement) {
   for (const std::string& name : kNames) EXPECT_NE(table.out.find("\n" + name + " "), std::string::npos) << table.out;
 }
 
+TEST(Frspec, CutListsAndStandardInputTwiceAreRefused) {
+  const ScratchDirectory scratch;
+  const std::string list = (scratch / "list.json").string();
+  const auto count = [&](const std::string& ids) { return run_lockstep({"frspec", "--ids", "-", "--out", list}, ids); };
+  for (const char* cut : {"[1,2", "1,2]", "[[1,2]]", "[1,2]]", "[1] [2"}) {
+    const Outcome refused = count(cut);
+    EXPECT_EQ(refused.exit_code, 1) << cut;
+    EXPECT_TRUE(refused.err.starts_with("lockstep: standard input: the ")) << refused.err;
+    EXPECT_FALSE(std::filesystem::exists(list)) << cut;
+  }
+  EXPECT_EQ(count("[1,2]\n[3]\n4 5").exit_code, 0);
+  for (const char* second : {"--text", "--ids"}) {
+    const Outcome twice = run_lockstep({"frspec", "--text", "-", second, "-", "--out", list});
+    EXPECT_EQ(twice.exit_code, 2);
+    EXPECT_NE(twice.err.find("standard input can be read only once"), std::string::npos) << twice.err;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::test

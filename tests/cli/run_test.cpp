@@ -68,10 +68,10 @@ TEST(Run, Statistics) {
 TEST(Run, WrongUsage) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{"-p", ""}, "the prompt is empty"},
-      {{"-p", "a", "--temperature", "nan"}, "--temperature: 'nan'"},
+      {{"-p", "a", "--temperature", "nan"}, "--temperature: 'nan' is not a number from 0 to 1000000000"},
       {{"-p", "a", "--temperature", "inf"}, "--temperature: 'inf'"},
-      {{"-p", "a", "--temperature", "-1"}, "temperature is -1"},
-      {{"-p", "a", "--top-p", "nan"}, "--top-p: 'nan'"},
+      {{"-p", "a", "--temperature", "-1"}, "--temperature: '-1' is not a number from 0 to"},
+      {{"-p", "a", "--top-p", "nan"}, "--top-p: 'nan' is not a number from 0 to 1"},
       {{"-p", "a", "--min-p", "-inf"}, "--min-p: '-inf'"},
       {{"-p", "a", "--presence-penalty", "NAN"}, "--presence-penalty: 'NAN'"},
       {{"-p", "a", "--frequency-penalty", "1e999"}, "--frequency-penalty: '1e999'"},
@@ -85,6 +85,15 @@ TEST(Run, WrongUsage) {
       {{"-p", "a", "--isa="}, "--isa: the value is empty"},
       {{"-p", "a", "-m", ""}, "--model: the value is empty"},
       {{"-p", "a", "--model="}, "--model: the value is empty"},
+      {{"-p", "a", "--stop", "\xff"}, "--stop: not valid UTF-8 at byte 0"},
+      {{"-p", "a", "--effort", ""}, "--effort: the value is empty"},
+      {{"-p", "a", "--effort", "zzz"},
+       "--effort zzz: the chat template refuses the conversation: reasoning_effort must be"},
+      {{"-p", "a", "--no-think", "--effort", "zzz"}, "--effort zzz: the chat template refuses"},
+      {{"-p", "a", "--disable-optimization", ""}, "there is no optimization ''"},
+      {{"-p", "a", "--disable-optimization="}, "there is no optimization ''"},
+      {{"-p", "a", "--disable-optimization", ","}, "there is no optimization ''"},
+      {{"-p", "a", "--disable-optimization", "mtp,"}, "there is no optimization ''"},
       {{"-p", "a", "--effort", "no\x1b[2J\xff"}, "--effort no\\x1b[2J\\xff: "},
       {{"-p", "a", "--disable-optimization", "[all]"}, "[all]"},
       {{"-p", "a", "--depth", "0", "--accept", "rejection"}, "needs speculative decoding"},
@@ -171,7 +180,9 @@ TEST(Run, TemplateErrorsAreShownSafely) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_TRUE(is_one_complaint(result.err));
   EXPECT_LT(result.err.size(), 2100U);
-  EXPECT_NE(result.err.find("no \\x1b]0;title\\x07 long"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("the chat template refuses the conversation: no \\x1b]0;title\\x07 long"),
+            std::string::npos)
+      << result.err;
 }
 
 TEST(Run, MoreThreadsThanProcessorsAreNotStarted) {

@@ -177,5 +177,14 @@ TEST(Verify, AReceiptThatCannotBeWrittenIsKnownBeforeTheRun) {
   EXPECT_NE(result.err.find("/nonexistent/receipt.json"), std::string::npos) << result.err;
 }
 
+TEST(Verify, AFullStandardOutputIsTheOnlyComplaint) {
+  Command command{.arguments = {LOCKSTEP_BINARY, "verify", LOCKSTEP_SOURCE_DIR "/models/demo", "--seconds", "1"}};
+  command.output = Output::Full;
+  const Outcome result = run_process(command);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.err.find("exit code 0"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("standard output"), std::string::npos) << result.err;
+}
+
 }  // namespace
 }  // namespace lockstep::test

@@ -62,6 +62,7 @@ TEST(Requests, WrongFieldsAreNamed) {
       {Api::Chat, R"({"frequency_penalty": -3})", "frequency_penalty"},
       {Api::Chat, R"({"logit_bias": {"x": 1}})", "logit_bias"},
       {Api::Chat, R"({"logit_bias": {"5": 101}})", "logit_bias.5"},
+      {Api::Chat, R"({"logit_bias": {"13": 1, "0013": -5}})", "logit_bias"},
       {Api::Chat, R"({"seed": "a"})", "seed"},
       {Api::Chat, R"({"n": 0})", "n"},
       {Api::Chat, R"({"n": 5})", "n"},

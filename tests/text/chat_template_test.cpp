@@ -95,7 +95,8 @@ TEST(ChatTemplate, ErrorsSayWhere) {
             "chat template, line 2: the attribute 'nothing' is undefined");
   EXPECT_EQ(render_error("{% if true %}\n{{ nobody() }}{% endif %}", kHello),
             "chat template, line 2: 'nobody' is undefined");
-  EXPECT_EQ(render_error("{{ raise_exception('No ' ~ messages[0].role ~ ' here.') }}", kHello), "No user here.");
+  EXPECT_EQ(render_error("{{ raise_exception('No ' ~ messages[0].role ~ ' here.') }}", kHello),
+            "the chat template refuses the conversation: No user here.");
   EXPECT_EQ(render_error("{{ messages | unheard }}", kHello),
             "chat template: line 1: there is no filter named 'unheard'");
   EXPECT_EQ(render_error("{{ messages | pprint }}", kHello),

@@ -37,6 +37,9 @@ void read_bias(ObjectReader& reader, SamplingFields& fields) {
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || id < 0) {
       reader.complain("logit_bias", fmt::format("has the key '{}', which is no token id", key.substr(0, 32)));
+    } else if (fields.logit_bias.contains(id)) {
+      reader.complain("logit_bias",
+                      fmt::format("names token {} twice, the second time as '{}'", id, key.substr(0, 32)));
     } else if (!value.is_number() || !(value.get<double>() >= -100 && value.get<double>() <= 100)) {
       reader.complain(fmt::format("logit_bias.{}", key), "must be a number between -100 and 100");
     } else {
