@@ -57,11 +57,11 @@ Result<FileHash> hash_file(const std::filesystem::path& path, const std::functio
   return FileHash{path.filename().string(), hash.hex(), file.bytes().size()};
 }
 
-Result<std::vector<FileHash>> hash_files(const Artifact& artifact, const std::function<void(std::uint64_t)>& progress) {
+Result<std::vector<FileHash>> hash_files(const Artifact& artifact, const std::function<bool(std::uint64_t)>& progress) {
   std::vector<FileHash> hashes;
   for (const std::string& name : identity_files(artifact)) {
     hashes.push_back(LOCKSTEP_TRY(hash_file(artifact.directory() / name, [&](std::uint64_t bytes) -> Status {
-      progress(bytes);
+      if (!progress(bytes)) return fail(ErrorKind::Cancelled, "interrupted");
       return {};
     })));
   }

@@ -24,8 +24,8 @@ struct FileHash {
 Result<FileHash> hash_file(const std::filesystem::path& path, const std::function<Status(std::uint64_t)>& step);
 
 /// SHA-256 of config.json, mtplx_runtime.json (when there is one) and every tensor file, in ascending order of name.
-/// `progress` is called with the bytes hashed since its last call.
-Result<std::vector<FileHash>> hash_files(const Artifact& artifact, const std::function<void(std::uint64_t)>& progress);
+/// `progress` is called with the bytes hashed since its last call; false ends the work with Cancelled.
+Result<std::vector<FileHash>> hash_files(const Artifact& artifact, const std::function<bool(std::uint64_t)>& progress);
 
 /// Sum of the sizes that hash_files() will read.
 Result<std::uint64_t> hashed_bytes(const Artifact& artifact);

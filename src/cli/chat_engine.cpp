@@ -11,6 +11,7 @@
 #include "backend/ngram/ngram_store.hpp"
 #include "base/progress.hpp"
 #include "cli/arguments.hpp"
+#include "cli/interrupt.hpp"
 #include "cli/standard_input.hpp"
 #include "cli/terminal.hpp"
 #include "text/chat_prompt.hpp"
@@ -134,13 +135,16 @@ Result<Prompt> ChatEngine::chat_prompt(const OrderedJson& messages) const {
   if (options_.no_think) chat.extra["enable_thinking"] = false;
   if (!options_.effort.empty()) chat.extra["reasoning_effort"] = options_.effort;
   chat.special_messages = options_.special;
-  text::ChatPrompt made = LOCKSTEP_TRY(text::make_chat_prompt(template_, tokenizer_, messages, chat));
+  text::ChatPrompt made = LOCKSTEP_TRY(
+      text::make_chat_prompt(template_, tokenizer_, messages, chat, [] { return InterruptScope::flag().load(); }));
   return Prompt{std::move(made.tokens), made.reasoning_open};
 }
 
 Result<Prompt> ChatEngine::raw_prompt(std::string_view text) const {
   Prompt prompt;
-  prompt.tokens = LOCKSTEP_TRY(tokenizer_.encode(text));
+  text::EncodeOptions encode;
+  encode.stop = [] { return InterruptScope::flag().load(); };
+  prompt.tokens = LOCKSTEP_TRY(tokenizer_.encode(text, encode));
   return prompt;
 }
 

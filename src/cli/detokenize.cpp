@@ -11,6 +11,7 @@
 #include "base/json.hpp"
 #include "base/printable.hpp"
 #include "cli/command.hpp"
+#include "cli/interrupt.hpp"
 #include "cli/options.hpp"
 #include "cli/standard_input.hpp"
 #include "cli/terminal.hpp"
@@ -76,11 +77,12 @@ Result<Ids> parse_ids(std::string_view text) {
 }
 
 Status detokenize(const DetokenizeOptions& options) {
+  const InterruptScope interrupts;
   const auto directory = LOCKSTEP_TRY(find_model(options.model));
   const text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
   std::string input;
   for (const std::string& word : options.ids) input += word + " ";
-  if (options.ids.empty()) input = LOCKSTEP_TRY(read_stdin(kMaxInputBytes));
+  if (options.ids.empty()) input = LOCKSTEP_TRY(read_stdin(kMaxInputBytes, interrupts));
   const Ids ids = LOCKSTEP_TRY(parse_ids(input));
   const std::string text = LOCKSTEP_TRY(tokenizer.decode_checked(ids, options.skip_special));
   if (options.json) return write_stdout(OrderedJson{{"text", text}}.dump() + "\n");

@@ -125,6 +125,10 @@ Result<std::vector<std::int32_t>> draft_tokens(const std::string& file, const ar
   return std::move(list.ids);
 }
 
+const std::atomic<bool>* cancel_flag(const EngineOptions& options) {
+  return options.cancel != nullptr ? options.cancel : &InterruptScope::flag();
+}
+
 Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
   const backend::DeviceChoice device = LOCKSTEP_TRY(backend::parse_device(options.device));
   LoadedModel loaded;
@@ -147,7 +151,7 @@ Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
   model_options.state = setup.state;
   model_options.draft = draft;
   model_options.progress = options.progress;
-  model_options.cancel = &InterruptScope::flag();
+  model_options.cancel = cancel_flag(options);
   if (draft && options.short_head)
     model_options.draft_tokens = LOCKSTEP_TRY(draft_tokens(options.frspec, *loaded.artifact));
   loaded.model = LOCKSTEP_TRY(model::Model::load(*loaded.artifact, std::move(backend), model_options));

@@ -1,6 +1,7 @@
 // Options of the commands that run a model: threads, instruction set, state type; and loading with them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -38,6 +39,9 @@ struct EngineOptions {
   backend::Profile* profile = nullptr;
   /// Called while weights are loaded (model::ModelOptions::progress).
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;
+  /// Ends loading, and making a model in memory, with Cancelled. Without one it is the signals'
+  /// (InterruptScope::flag()).
+  const std::atomic<bool>* cancel = nullptr;
 };
 
 /// Adds --model, --device, --threads, --isa, --state, --ple, --ple-cache and --force-memory. `options` must outlive the
@@ -70,6 +74,9 @@ Status check_memory(const artifact::Artifact& artifact, const engine::LoadSetup&
 /// Tokens of the list `file`, or when that is empty of frspec.json in the model directory; none when there is neither.
 /// Errors: those of reading it; Invalid when it was made for another vocabulary size.
 Result<std::vector<std::int32_t>> draft_tokens(const std::string& file, const artifact::Artifact& artifact);
+
+/// options.cancel, or the flag of the signals.
+[[nodiscard]] const std::atomic<bool>* cancel_flag(const EngineOptions& options);
 
 /// Opens and loads, after check_memory() where the processor's memory holds the weights; prints the artifact's warnings
 /// to standard error. `draft` loads the draft layer too.

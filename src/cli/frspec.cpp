@@ -13,6 +13,7 @@
 #include "base/progress.hpp"
 #include "cli/arguments.hpp"
 #include "cli/command.hpp"
+#include "cli/interrupt.hpp"
 #include "cli/options.hpp"
 #include "cli/standard_input.hpp"
 #include "cli/terminal.hpp"
@@ -35,7 +36,12 @@ struct Options {
 /// How often each token of the vocabulary occurs.
 class Counter {
  public:
-  Counter(const text::Tokenizer& tokenizer, std::size_t vocab) : tokenizer_(tokenizer), counts_(vocab) {}
+  Counter(const text::Tokenizer& tokenizer, std::size_t vocab, const InterruptScope& interrupts)
+      : tokenizer_(tokenizer), counts_(vocab), interrupts_(interrupts) {
+    encode_.stop = [this] { return interrupts_.requested(); };
+  }
+  Counter(const Counter&) = delete;
+  Counter& operator=(const Counter&) = delete;
 
   [[nodiscard]] const std::vector<std::uint64_t>& counts() const { return counts_; }
 
@@ -46,8 +52,9 @@ class Counter {
       if (const std::size_t line = text.rfind('\n', end - 1); end < text.size() && line != std::string_view::npos) {
         if (line >= begin) end = line + 1;
       }
-      const auto ids = LOCKSTEP_TRY(tokenizer_.encode(text.substr(begin, end - begin)));
+      const auto ids = LOCKSTEP_TRY(tokenizer_.encode(text.substr(begin, end - begin), encode_));
       for (const std::int32_t id : ids) LOCKSTEP_TRY(count(id, what));
+      LOCKSTEP_TRY(interrupts_.check());
       begin = end;
       progress.set(begin);
     }
@@ -67,6 +74,7 @@ class Counter {
         return fail(ErrorKind::Invalid, "{}: byte {} is not the start of a token id", what, begin);
       }
       LOCKSTEP_TRY(count(id, what));
+      LOCKSTEP_TRY(interrupts_.check());
       begin = std::min(text.find_first_not_of(kSeparators, end), text.size());
     }
     return {};
@@ -83,14 +91,16 @@ class Counter {
 
   const text::Tokenizer& tokenizer_;
   std::vector<std::uint64_t> counts_;
+  const InterruptScope& interrupts_;
+  text::EncodeOptions encode_;
 };
 
 /// Calls `take` with each source's content; "-" is standard input.
 template <class Take>
-Status each_source(const std::vector<std::string>& sources, const Take& take) {
+Status each_source(const std::vector<std::string>& sources, const InterruptScope& interrupts, const Take& take) {
   for (const std::string& source : sources) {
     if (source == "-") {
-      const std::string text = LOCKSTEP_TRY(read_stdin(kMaxInputBytes));
+      const std::string text = LOCKSTEP_TRY(read_stdin(kMaxInputBytes, interrupts));
       LOCKSTEP_TRY(take(text, "standard input"));
       continue;
     }
@@ -114,6 +124,7 @@ Status check_apart(const std::vector<std::string>& sources, const std::string& o
 }
 
 Status frspec(const Options& options) {
+  const InterruptScope interrupts;
   LOCKSTEP_TRY(check_apart(options.texts, options.out));
   LOCKSTEP_TRY(check_apart(options.ids, options.out));
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model));
@@ -121,10 +132,10 @@ Status frspec(const Options& options) {
   const text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
   const std::int64_t usable = std::min<std::int64_t>(artifact.config().vocab_size, tokenizer.vocabulary_size());
   AtomicFile file = LOCKSTEP_TRY(AtomicFile::create(options.out));
-  Counter counter(tokenizer, static_cast<std::size_t>(artifact.config().vocab_size));
-  LOCKSTEP_TRY(each_source(options.texts,
+  Counter counter(tokenizer, static_cast<std::size_t>(artifact.config().vocab_size), interrupts);
+  LOCKSTEP_TRY(each_source(options.texts, interrupts,
                            [&](std::string_view text, const std::string& what) { return counter.text(text, what); }));
-  LOCKSTEP_TRY(each_source(options.ids,
+  LOCKSTEP_TRY(each_source(options.ids, interrupts,
                            [&](std::string_view text, const std::string& what) { return counter.ids(text, what); }));
   if (std::ranges::all_of(counter.counts(), [](std::uint64_t count) { return count == 0; })) {
     return fail(ErrorKind::Invalid, "the corpus has no tokens: a list made from it would say nothing");

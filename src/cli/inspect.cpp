@@ -16,6 +16,7 @@
 #include "base/progress.hpp"
 #include "cli/arguments.hpp"
 #include "cli/command.hpp"
+#include "cli/interrupt.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 
@@ -177,12 +178,16 @@ std::string report_text(const Artifact& model, const Summary& summary, const std
 }
 
 Status inspect(const Options& options) {
+  const InterruptScope interrupts;
   const auto directory = LOCKSTEP_TRY(find_model(options.model));
   const Artifact model = LOCKSTEP_TRY(Artifact::open_shapes(directory));
   std::vector<FileHash> hashes;
   if (options.hash) {
     Progress progress("hashing", LOCKSTEP_TRY(artifact::hashed_bytes(model)), ProgressUnit::Bytes);
-    hashes = LOCKSTEP_TRY(artifact::hash_files(model, [&](std::uint64_t bytes) { progress.add(bytes); }));
+    hashes = LOCKSTEP_TRY(artifact::hash_files(model, [&](std::uint64_t bytes) {
+      progress.add(bytes);
+      return !interrupts.requested();
+    }));
   }
   const Summary summary = artifact::summarise(model);
   if (options.json) {

@@ -70,6 +70,11 @@ bool InterruptScope::ending() const {
   return fatal.load() != 0;
 }
 
+Status InterruptScope::check() const {
+  if (requested()) return fail(ErrorKind::Cancelled, "interrupted");
+  return {};
+}
+
 const std::atomic<bool>& InterruptScope::flag() {
   return raised;
 }

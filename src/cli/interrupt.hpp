@@ -3,6 +3,8 @@
 
 #include <atomic>
 
+#include "base/result.hpp"
+
 namespace lockstep::cli {
 
 /// While one of these exists, the first SIGINT, SIGTERM or SIGHUP only raises the request; a second one of the same
@@ -20,7 +22,9 @@ class InterruptScope {
   [[nodiscard]] bool requested() const;
   /// SIGTERM or SIGHUP came: the program is to end, not only what it does at the moment.
   [[nodiscard]] bool ending() const;
-  /// Down while no scope exists.
+  /// Cancelled once any of the signals came.
+  [[nodiscard]] Status check() const;
+  /// requested() as a flag; false while there is no scope.
   [[nodiscard]] static const std::atomic<bool>& flag();
   /// Readable in poll() from a request on until reset().
   [[nodiscard]] int descriptor() const;

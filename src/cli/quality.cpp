@@ -63,9 +63,11 @@ OrderedJson describe(const Subject& subject) {
 
 Result<std::vector<std::int32_t>> tokens_of(const Options& options, std::string_view text, const Subject& a,
                                             const Subject* b) {
-  std::vector<std::int32_t> ids = LOCKSTEP_TRY(a.tokenizer.encode(text));
+  text::EncodeOptions encode;
+  encode.stop = [] { return InterruptScope::flag().load(); };
+  std::vector<std::int32_t> ids = LOCKSTEP_TRY(a.tokenizer.encode(text, encode));
   if (b != nullptr) {
-    if (usable(a) != usable(*b) || LOCKSTEP_TRY(b->tokenizer.encode(text)) != ids) {
+    if (usable(a) != usable(*b) || LOCKSTEP_TRY(b->tokenizer.encode(text, encode)) != ids) {
       return fail(ErrorKind::Invalid,
                   "the two models make different tokens of the text; only models with the same tokenizer can be "
                   "compared");
@@ -123,12 +125,12 @@ std::string table(const OrderedJson& json) {
 }
 
 Status measure(Options& options, bool two) {
+  const InterruptScope interrupts;
   if (options.quality.stride == 0) options.quality.stride = std::max<std::int64_t>(1, options.quality.context / 2);
   std::optional<AtomicFile> file;  // opened first: a wrong path is better known before the run
   if (!options.out.empty()) file = LOCKSTEP_TRY(AtomicFile::create(options.out));
-  const std::string text = options.text == "-" ? LOCKSTEP_TRY(read_stdin(kMaxTextBytes))
+  const std::string text = options.text == "-" ? LOCKSTEP_TRY(read_stdin(kMaxTextBytes, interrupts))
                                                : LOCKSTEP_TRY(read_file(options.text, kMaxTextBytes));
-  const InterruptScope interrupts;
   const Subject a = LOCKSTEP_TRY(load(options.engine));
   std::optional<Subject> b;
   if (two) {

@@ -20,12 +20,12 @@ struct Options {
   bool prompt_given = false, raw = false;
 };
 
-Result<std::string> read_prompt(const Options& options) {
+Result<std::string> read_prompt(const Options& options, const InterruptScope& interrupts) {
   if (options.prompt_given) return options.prompt;
   if (stdin_is_terminal()) {
     return fail(ErrorKind::Usage, "there is no prompt: give --prompt TEXT, or the prompt on standard input");
   }
-  return read_stdin(kMaxPromptBytes);
+  return read_stdin(kMaxPromptBytes, interrupts);
 }
 
 OrderedJson conversation(const AnswerOptions& options, const std::string& prompt) {
@@ -36,14 +36,14 @@ OrderedJson conversation(const AnswerOptions& options, const std::string& prompt
 }
 
 Status run(const Options& options) {
-  const std::string text = LOCKSTEP_TRY(read_prompt(options));
+  const InterruptScope interrupts;
+  const std::string text = LOCKSTEP_TRY(read_prompt(options, interrupts));
   // Chat templates trim a message, so white space alone is no message; a raw prompt may be anything.
   if (text.empty() || (!options.raw && text.find_first_not_of(" \t\r\n\v\f") == std::string::npos)) {
     return fail(ErrorKind::Usage, "the prompt is empty");
   }
   // A raw prompt may be any bytes; a message goes through the template.
   if (!options.raw) LOCKSTEP_TRY(check_utf8(text, options.prompt_given ? "--prompt" : "standard input"));
-  const InterruptScope interrupts;
   const std::unique_ptr<ChatEngine> engine = LOCKSTEP_TRY(ChatEngine::create(options.engine, options.answer));
   Prompt prompt;
   if (options.raw) {

@@ -63,6 +63,7 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
     progress.total_bytes.store(total);
     progress.bytes.store(done);
   };
+  used.cancel = &progress.cancel;
   enter(progress, 1, "weights");
   auto owner = std::make_shared<Owner>();
   owner->loaded = LOCKSTEP_TRY(load_model(used, lanes.armed(decode::LaneId::Mtp)));

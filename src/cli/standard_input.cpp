@@ -1,5 +1,6 @@
 #include "cli/standard_input.hpp"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,10 +11,15 @@
 
 namespace lockstep::cli {
 
-Result<std::string> read_stdin(std::size_t max_bytes) {
+Result<std::string> read_stdin(std::size_t max_bytes, const InterruptScope& interrupts) {
   std::string text;
   std::array<char, 65536> buffer;
   while (true) {
+    // A signal between a look at the flag and a blocking read would be lost; the descriptor stays readable.
+    std::array<pollfd, 2> waits{pollfd{STDIN_FILENO, POLLIN, 0}, pollfd{interrupts.descriptor(), POLLIN, 0}};
+    ::poll(waits.data(), waits.size(), -1);
+    LOCKSTEP_TRY(interrupts.check());
+    if (waits[0].revents == 0) continue;
     const ssize_t count = ::read(STDIN_FILENO, buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return fail(ErrorKind::Io, "standard input: cannot read: {}", std::strerror(errno));

@@ -9,6 +9,7 @@
 
 #include "base/json.hpp"
 #include "cli/command.hpp"
+#include "cli/interrupt.hpp"
 #include "cli/options.hpp"
 #include "cli/standard_input.hpp"
 #include "cli/terminal.hpp"
@@ -33,11 +34,15 @@ std::string as_json(const text::Tokenizer& tokenizer, const std::vector<std::int
 }
 
 Status tokenize(const TokenizeOptions& options) {
+  const InterruptScope interrupts;
   const auto directory = LOCKSTEP_TRY(find_model(options.model));
   const text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
   std::string input = options.text;
-  if (options.text_option->count() == 0) input = LOCKSTEP_TRY(read_stdin(text::Tokenizer::kMaxTextBytes));
-  const auto ids = LOCKSTEP_TRY(tokenizer.encode(input, {.added_tokens = !options.no_special}));
+  if (options.text_option->count() == 0) input = LOCKSTEP_TRY(read_stdin(text::Tokenizer::kMaxTextBytes, interrupts));
+  text::EncodeOptions encode;
+  encode.added_tokens = !options.no_special;
+  encode.stop = [&] { return interrupts.requested(); };
+  const auto ids = LOCKSTEP_TRY(tokenizer.encode(input, encode));
   const std::string line = options.json ? as_json(tokenizer, ids) : fmt::format("{}", fmt::join(ids, " "));
   return write_stdout(line + "\n");
 }

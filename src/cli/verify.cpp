@@ -40,6 +40,7 @@ Status check_unchanged(const artifact::DirectoryNote& note) {
 }
 
 Status verify(const Options& options) {
+  const InterruptScope interrupts;
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model));
   const artifact::DirectoryNote note = LOCKSTEP_TRY(artifact::DirectoryNote::take(directory));
   artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open_shapes(directory));
@@ -47,6 +48,7 @@ Status verify(const Options& options) {
   gates.device = LOCKSTEP_TRY(backend::parse_device(options.device));
   gates.vocab = artifact.config().vocab_size;
   gates.threads = granted_threads(gates.threads);
+  gates.cancel = &InterruptScope::flag();
   EngineOptions reference;  // the reference runs on the processor, whatever is tried
   reference.threads = gates.threads;
   LOCKSTEP_TRY(check_memory(artifact, load_setup(reference, artifact, true), options.force_memory));
@@ -62,7 +64,6 @@ Status verify(const Options& options) {
   }
   std::optional<AtomicFile> file;  // opened first: a wrong path is better known before the run
   if (!options.receipt.empty()) file = LOCKSTEP_TRY(AtomicFile::create(options.receipt));
-  const InterruptScope interrupts;
   std::unique_ptr<Progress> bar;
   Result<decode::GateReport> outcome =
       decode::run_gates(artifact, gates, [&](const std::string&, std::int64_t done, std::int64_t total) {

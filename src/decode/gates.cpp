@@ -98,9 +98,14 @@ class Prover {
     file_case(gate("tensor inventory", 1), inventory_difference(artifact_), begin);
     if (!options_.hash) return {};
     begin = Clock::now();
-    report.files = LOCKSTEP_TRY(artifact::hash_files(artifact_, [](std::uint64_t) {}));
+    report.files = LOCKSTEP_TRY(hashes());
     file_case(gate("file hashes", 2), "", begin);
     return {};
+  }
+
+  Result<std::vector<artifact::FileHash>> hashes() const {
+    return artifact::hash_files(
+        artifact_, [this](std::uint64_t) { return options_.cancel == nullptr || !options_.cancel->load(); });
   }
 
   Status end_files(GateReport& report) {
@@ -108,7 +113,7 @@ class Prover {
       const auto begin = Clock::now();
       if (gate.name == "identity") file_case(gate, identity_difference(artifact_), begin);
       if (gate.name != "file hashes") continue;
-      const auto again = LOCKSTEP_TRY(artifact::hash_files(artifact_, [](std::uint64_t) {}));
+      const auto again = LOCKSTEP_TRY(hashes());
       file_case(gate, hash_difference(report.files, again), begin);
     }
     return {};

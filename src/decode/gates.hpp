@@ -11,6 +11,7 @@
 // thread: beyond kStepwise tokens the reference takes it in chunks, on all threads.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -36,7 +37,8 @@ struct GateOptions {
   bool hash = false;             ///< also hash every file, before and after
   backend::DeviceChoice device;  ///< what is tried; the reference always runs on the processor
   Lanes lanes;                   ///< those that are armed are tried
-  std::vector<std::int32_t> draft_tokens;  ///< of the short draft head; empty: frspec declines
+  std::vector<std::int32_t> draft_tokens;     ///< of the short draft head; empty: frspec declines
+  const std::atomic<bool>* cancel = nullptr;  ///< ends hashing with Cancelled; cases ask GateProgress
   /// Tests put a faulty backend around every one that is made.
   std::function<std::unique_ptr<backend::Backend>(std::unique_ptr<backend::Backend>)> wrap;
 };

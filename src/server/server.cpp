@@ -19,6 +19,12 @@ void on_signal(int number) {
 }
 static_assert(std::atomic<int>::is_always_lock_free, "the handler may only touch lock-free atomics");
 
+bool ignored(int signal) {
+  struct sigaction action = {};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+/// A SIGHUP that the caller ignores (nohup) stays ignored.
 void handle_signals(bool on) {
   struct sigaction action = {};
   if (on) {
@@ -30,6 +36,7 @@ void handle_signals(bool on) {
   ::sigemptyset(&action.sa_mask);
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
+  if (!ignored(SIGHUP)) ::sigaction(SIGHUP, &action, nullptr);
 }
 
 std::string url(const HttpOptions& options, std::uint16_t port) {
@@ -85,7 +92,8 @@ Result<std::unique_ptr<Server>> Server::start(ServerOptions options, Loader load
     Result<std::shared_ptr<const ModelContext>> model = loader(state->service.progress());
     if (model) {
       state->service.set_model(*model);
-      announce(fmt::format("ready: {} on {}", state->options.service.model_id, (*model)->device));
+      if (!state->service.draining())
+        announce(fmt::format("ready: {} on {}", state->options.service.model_id, (*model)->device));
     }
     const std::lock_guard lock(state->mutex);
     state->loaded = model ? Status{} : Status(tl::unexpected(model.error()));
@@ -121,6 +129,7 @@ void Server::report_faults() {
 }
 
 void Server::drain() {
+  state_->service.progress().cancel.store(true);
   state_->service.drain();
   state_->http->drain();
   // Requests end when they have their tokens; only then can a client that reads nothing be the one to wait for.
@@ -139,7 +148,8 @@ Status serve(ServerOptions options, Loader loader, const Announce& announce) {
     if (turn % 50 == 0) (*server)->report_faults();
     ::usleep(20'000);
   }
-  announce("draining: finishing what is under way; a second signal ends at once");
+  announce((*server)->service().model() ? "draining: finishing what is under way; a second signal ends at once"
+                                        : "ending before the model is loaded; a second signal ends at once");
   (*server)->drain();
   (*server)->report_faults();
   server->reset();

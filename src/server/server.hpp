@@ -54,8 +54,9 @@ class Server {
   std::unique_ptr<State> state_;
 };
 
-/// Runs until SIGINT or SIGTERM, then drains; a second signal ends the process at once with exit code 128 + its number.
-/// `announce` gets the address, and when the model is ready. Errors: as Server::start(), and those of the loader.
+/// Runs until SIGINT, SIGTERM or SIGHUP, then drains, or while the model is loaded ends loading; a second signal ends
+/// the process at once with exit code 128 + its number. `announce` gets the address, and when the model is ready.
+/// Errors: as Server::start(), and those of the loader.
 Status serve(ServerOptions options, Loader loader, const Announce& announce);
 
 }  // namespace lockstep::server

@@ -24,11 +24,12 @@ struct ServiceOptions {
   double keep_alive_seconds = 5;      ///< between comments of a stream while nothing else is sent
 };
 
-/// Where loading stands. Written by the loading thread.
+/// Where loading stands. Written by the loading thread, but for `cancel`.
 struct LoadProgress {
   std::atomic<const char*> phase{"starting"};  ///< points to static text
   std::atomic<int> step{0}, steps{1};
   std::atomic<std::uint64_t> bytes{0}, total_bytes{0};  ///< of the weights; 0 before they are known
+  std::atomic<bool> cancel{false};                      ///< the loader is to end, with Cancelled
 };
 
 class Service {

@@ -1,6 +1,7 @@
 #include "text/chat_prompt.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace lockstep::text {
 
@@ -14,10 +15,12 @@ bool ends_in_reasoning(const Tokenizer& tokenizer, std::span<const std::int32_t>
 }
 
 Result<ChatPrompt> make_chat_prompt(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
-                                    const OrderedJson& messages, const ChatOptions& options) {
+                                    const OrderedJson& messages, const ChatOptions& options,
+                                    std::function<bool()> stop) {
   Rendered rendered = LOCKSTEP_TRY(chat_template.render(messages, options));
   ChatPrompt prompt;
   EncodeOptions encode;
+  encode.stop = std::move(stop);
   if (!options.special_messages) encode.literal = rendered.literal;
   prompt.tokens = LOCKSTEP_TRY(tokenizer.encode(rendered.text, encode));
   prompt.reasoning_open = ends_in_reasoning(tokenizer, prompt.tokens);

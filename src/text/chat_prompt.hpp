@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,9 +21,11 @@ struct ChatPrompt {
 };
 
 /// Renders and encodes. What the messages say is plain text: it makes no special tokens, and a <think> in it opens
-/// nothing, unless `options.special_messages`. Errors: those of ChatTemplate::render() and Tokenizer::encode().
+/// nothing, unless `options.special_messages`. `stop` is EncodeOptions::stop. Errors: those of ChatTemplate::render()
+/// and Tokenizer::encode().
 Result<ChatPrompt> make_chat_prompt(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
-                                    const OrderedJson& messages, const ChatOptions& options);
+                                    const OrderedJson& messages, const ChatOptions& options,
+                                    std::function<bool()> stop = {});
 
 /// Whether the last of the tokens <think> and </think> is the former.
 [[nodiscard]] bool ends_in_reasoning(const Tokenizer& tokenizer, std::span<const std::int32_t> tokens);

@@ -35,7 +35,7 @@ constexpr std::size_t kNfcShrinks = 3;
 constexpr std::size_t kBlock = std::size_t{64} << 10;
 
 Status cancelled() {
-  return fail(ErrorKind::Cancelled, "tokenising was ended");
+  return fail(ErrorKind::Cancelled, "interrupted");
 }
 
 /// NFC in blocks, so that a long text can be left in the middle. Blocks end before an ASCII character, which never

@@ -147,7 +147,7 @@ Status SplitPattern::split(std::string_view text, Budget& budget,
     const int result = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), position,
                                    PCRE2_NO_UTF_CHECK, data.get(), context.get());
     if (result == PCRE2_ERROR_NOMATCH) break;
-    if (result == PCRE2_ERROR_CALLOUT && budget.stopped_) return fail(ErrorKind::Cancelled, "tokenising was ended");
+    if (result == PCRE2_ERROR_CALLOUT && budget.stopped_) return fail(ErrorKind::Cancelled, "interrupted");
     if (result == PCRE2_ERROR_CALLOUT) {
       return fail(ErrorKind::Limit,
                   "tokenizer.json: the split pattern needs more than {} steps for the text, at byte {} of {}; {}",

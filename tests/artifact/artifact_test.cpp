@@ -363,8 +363,14 @@ TEST(Artifact, IdentityIsAFunctionOfTheFiles) {
   EXPECT_NE(lines.find("ngram.scales BF16 [4040, 1]\n"), std::string::npos);
   EXPECT_EQ(artifact->identity().inventory_sha256, sha256_hex(lines));
   std::uint64_t progress = 0;
-  const auto hashes = hash_files(*artifact, [&](std::uint64_t bytes) { progress += bytes; });
+  const auto hashes = hash_files(*artifact, [&](std::uint64_t bytes) {
+    progress += bytes;
+    return true;
+  });
   ASSERT_TRUE(hashes);
+  const auto ended = hash_files(*artifact, [](std::uint64_t) { return false; });
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().kind, ErrorKind::Cancelled);
   EXPECT_EQ(hashes->size(), 9U);  // every file of the directory
   EXPECT_EQ(progress, *hashed_bytes(*artifact));
   for (const FileHash& hash : *hashes) {

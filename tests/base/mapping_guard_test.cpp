@@ -93,6 +93,7 @@ TEST(MappingGuard, ThreadsThatReadAtTheSameTimeAllGoOn) {
     const MappedFile map = make_map(scratch / "file");
     std::atomic<bool> cut{false};
     std::vector<std::thread> readers;
+    readers.reserve(4);
     for (int i = 0; i < 4; ++i) {
       readers.emplace_back([&] {
         for (bool last = false; !last;) {

@@ -6,11 +6,13 @@
 
 #include <array>
 #include <chrono>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "server/client.hpp"
+#include "server/server.hpp"
 
 namespace lockstep::test {
 namespace {
@@ -28,6 +30,7 @@ class Process {
     if (::pipe(ends.data()) != 0) throw std::runtime_error("pipe failed");
     child_ = ::fork();
     if (child_ == 0) {
+      ::signal(SIGHUP, SIG_DFL);  // a test runner in the background may have been started with it ignored
       ::dup2(ends[1], STDERR_FILENO);
       ::close(ends[0]);
       std::vector<char*> argv;
@@ -180,6 +183,34 @@ TEST(Serve, SigtermLetsTheAnswerEnd) {
   server.signal(SIGTERM);
   EXPECT_TRUE(stream.receive_until("data: [DONE]"));
   EXPECT_EQ(server.wait(), 0);
+}
+
+TEST(Serve, SighupDrainsToo) {
+  Process server;
+  ASSERT_TRUE(server.read_until("ready: "));
+  server.signal(SIGHUP);
+  EXPECT_TRUE(server.read_until("draining"));
+  EXPECT_EQ(server.wait(), 0);
+}
+
+TEST(Serve, ASignalEndsLoading) {
+  server::ServerOptions options;
+  options.http.port = 0;
+  std::vector<std::string> said;
+  std::mutex mutex;
+  const auto loader = [](server::LoadProgress& progress) -> Result<std::shared_ptr<const server::ModelContext>> {
+    ::kill(::getpid(), SIGTERM);
+    while (!progress.cancel.load()) std::this_thread::yield();
+    return fail(ErrorKind::Cancelled, "interrupted");
+  };
+  const Status status = server::serve(options, loader, [&](const std::string& line) {
+    const std::lock_guard lock(mutex);
+    said.push_back(line);
+  });
+  EXPECT_TRUE(status) << status.error().message;
+  ASSERT_EQ(said.size(), 2U);
+  EXPECT_EQ(said[0].find("listening on"), 0U);
+  EXPECT_EQ(said[1], "ending before the model is loaded; a second signal ends at once");
 }
 
 TEST(Serve, ASecondSignalEndsAtOnce) {
