@@ -10,6 +10,9 @@
 namespace lockstep::server {
 namespace {
 
+/// Log-probabilities that a response may hold. As JSON one takes some hundred bytes, outside of the memory plan.
+constexpr std::int64_t kMaxLogprobs = std::int64_t{1} << 20;
+
 /// Bytes that may wait for a slow reader before its request pauses.
 constexpr std::size_t kMaxWaiting = std::size_t{256} << 10;
 
@@ -73,6 +76,26 @@ Parsed<void> Generation::check_amounts() const {
   return {};
 }
 
+Parsed<void> Generation::check_logprobs() const {
+  if (!request_.logprobs) return {};
+  const engine::Limits& limits = model_->engine->limits();
+  std::int64_t tokens = 0;
+  for (const engine::Request& one : requests_) {
+    const auto prompt = static_cast<std::int64_t>(one.prompt.size());
+    const std::int64_t room = std::max<std::int64_t>(1, limits.context - prompt);
+    const std::int64_t answer = std::min(one.max_tokens.value_or(limits.default_max_tokens), room);
+    // Those of a streamed answer leave as they come.
+    tokens += request_.n * ((request_.echo ? prompt : 0) + (request_.stream ? 0 : answer));
+  }
+  if (tokens * (1 + request_.top_logprobs) <= kMaxLogprobs) return {};
+  return tl::unexpected(ApiError{
+      413, "limit_exceeded", request_.api == Api::Chat && request_.top_logprobs > 0 ? "top_logprobs" : "logprobs",
+      fmt::format("{} tokens may come, each with {} log-probabilities; a response holds {} of them: set a lower "
+                  "max_tokens, or stream",
+                  tokens, 1 + request_.top_logprobs, kMaxLogprobs),
+      0});
+}
+
 Parsed<void> Generation::prepare(const Unwanted& unwanted) {
   const std::string_view cache = exchange_->request().header("x-lockstep-cache");
   if (!cache.empty() && cache != "bypass") {
@@ -91,6 +114,7 @@ Parsed<void> Generation::prepare(const Unwanted& unwanted) {
   for (const PreparedPrompt& prompt : prompts_) {
     requests_.push_back(engine_request(*model_, request_, prompt, seed, !cache.empty()));
   }
+  if (Parsed<void> logprobs = check_logprobs(); !logprobs) return logprobs;
   request_sha256_ = sha256_hex(exchange_->request().body);
   return {};
 }

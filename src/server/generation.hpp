@@ -38,6 +38,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   struct Delivery;
 
   [[nodiscard]] Parsed<void> check_amounts() const;
+  [[nodiscard]] Parsed<void> check_logprobs() const;
   bool submit();
   [[nodiscard]] AnswerHead make_head() const;
 

@@ -65,7 +65,7 @@ engine::Sink::Flow Generation::PromptSink::on_token(std::int64_t choice, const e
   state.assembler.push(bytes_of(token.id), delivery.events);
   if (token.has_logprobs) {
     delivery.records.push_back(record(token.id, token.logprobs));
-    state.records.push_back(delivery.records.back());
+    if (!owner_->request_.stream) state.records.push_back(delivery.records.back());
   }
   send(state, std::move(delivery));
   return state.assembler.ended() ? Flow::Finish : Flow::Continue;

@@ -85,6 +85,9 @@ Result<std::unique_ptr<Server>> Server::start(ServerOptions options, Loader load
   state->http = LOCKSTEP_TRY(HttpServer::start(state->options.http, state->router));
   state->router.set_server(state->http.get());
   announce(fmt::format("listening on {}", url(state->options.http, state->http->port())));
+  if (!state->http->loopback() && !state->options.keys.required()) {
+    announce("there are no API keys: whoever reaches this address may use the server; see --api-key-file");
+  }
   state->loader = std::thread([state = state.get(), loader = std::move(loader), announce = std::move(announce)] {
     Result<std::shared_ptr<const ModelContext>> model = loader(state->service.progress());
     if (model) {

@@ -100,6 +100,45 @@ TEST(Http, EveryApiAnswers) {
   EXPECT_EQ(ask(server.port(), "GET", "/stats").json()["limits"]["context"], 32768);
 }
 
+TEST(Http, LogprobsThatWouldNotFitInMemoryAreRefusedWithNumbers) {
+  const TestServer server(kAnswer);
+  const OrderedJson many = {{"logprobs", true}, {"top_logprobs", 20}, {"n", 4}};
+  OrderedJson body = chat_body(many);
+  const Reply refused = server.post("/v1/chat/completions", body);
+  EXPECT_EQ(refused.status, 413);
+  EXPECT_EQ(refused.json()["error"]["param"], "top_logprobs");
+  EXPECT_NE(refused.body.find("65536 tokens may come, each with 21"), std::string::npos) << refused.body;
+  body["max_tokens"] = 100;
+  EXPECT_EQ(server.post("/v1/chat/completions", body).status, 200);
+  body.erase("max_tokens");
+  body["stream"] = true;
+  EXPECT_EQ(server.post("/v1/chat/completions", body).status, 200);
+  const OrderedJson prompts(4, OrderedJson(std::vector<int>(15'000, 64)));
+  OrderedJson echo = {{"model", "demo"}, {"prompt", prompts}, {"max_tokens", 0}, {"echo", true}, {"logprobs", 20}};
+  for (const bool stream : {false, true}) {
+    echo["stream"] = stream;
+    EXPECT_EQ(server.post("/v1/completions", echo).json()["error"]["param"], "logprobs");
+  }
+}
+
+TEST(Http, AServerWithoutKeysThatOthersReachSaysSo) {
+  for (const bool keys : {false, true}) {
+    server::ServerOptions options = quick_options();
+    options.http.host = "0.0.0.0";
+    if (keys) {
+      ASSERT_TRUE(options.keys.add("sesame"));
+    }
+    std::mutex mutex;
+    std::string said;
+    const TestServer server(kAnswer, options, false, [&](const std::string& line) {
+      const std::lock_guard lock(mutex);
+      said += line + "\n";
+    });
+    const std::lock_guard lock(mutex);
+    EXPECT_EQ(said.find("there are no API keys") == std::string::npos, keys) << said;
+  }
+}
+
 TEST(Http, WhatIsCutInAResponseIsIncomplete) {
   const TestServer server(kAnswer);
   for (const bool stream : {false, true}) {
