@@ -43,6 +43,12 @@ void set_index(ToyModel& model, const std::string& tensor, const Json& file) {
   model.texts["model.safetensors.index.json"] = index.dump();
 }
 
+void set_index_metadata(ToyModel& model, const Json& metadata) {
+  Json index = *parse_json(model.texts.at("model.safetensors.index.json"), "index");
+  index["metadata"] = metadata;
+  model.texts["model.safetensors.index.json"] = index.dump();
+}
+
 void set_i64(ToyTensor& tensor, std::size_t index, std::int64_t value) {
   std::memcpy(tensor.bytes.data() + 8 * index, &value, 8);
 }
@@ -201,12 +207,12 @@ const std::vector<Damage>& damages() {
       Damage{"IndexLacksATensor", "toy-pack",
              [](ToyModel& m) { set_index(m, "language_model.lm_head.weight", nullptr); },
              "is missing in model.safetensors.index.json"},
-      Damage{
-          "IndexSizeIsNegative", "toy-pack",
-          [](ToyModel& m) { m.texts["model.safetensors.index.json"].insert(1, "\"metadata\":{\"total_size\":-5},"); },
-          "metadata.total_size is -5, not a number of bytes"},
-      Damage{"IndexMetadataIsText", "toy-pack",
-             [](ToyModel& m) { m.texts["model.safetensors.index.json"].insert(1, "\"metadata\":\"x\","); },
+      Damage{"IndexSizeIsNegative", "toy-pack",
+             [](ToyModel& m) {
+               set_index_metadata(m, {{"total_size", -5}});
+             },
+             "metadata.total_size is -5, not a number of bytes"},
+      Damage{"IndexMetadataIsText", "toy-pack", [](ToyModel& m) { set_index_metadata(m, "x"); },
              "metadata is \"x\", no object"},
       Damage{"IndexIsList", "toy-pack", [](ToyModel& m) { m.texts["model.safetensors.index.json"] = "[]"; },
              "weight_map"},

@@ -57,7 +57,7 @@ TEST(Lanes, FlagsAndEnvironmentSwitchOff) {
   EXPECT_EQ(verdict(lanes({"mtp"}), LaneId::Mtp), "off (--disable-optimization)");
   EXPECT_TRUE(lanes({"mtp"}).armed(LaneId::GdnCapture));
   EXPECT_FALSE(lanes({"gdn_capture,mtp"}).armed(LaneId::GdnCapture));
-  EXPECT_TRUE(lanes({"", "all"}).all_disabled());
+  EXPECT_TRUE(lanes({"mtp", "all"}).all_disabled());
   for (const LaneInfo& lane : known_lanes()) {
     EXPECT_FALSE(lanes({"all"}).armed(lane.id));
     EXPECT_FALSE(lanes({std::string(lane.name)}).armed(lane.id));
@@ -77,6 +77,9 @@ TEST(Lanes, FlagsAndEnvironmentSwitchOff) {
 }
 
 TEST(Lanes, UnknownNamesAreUsageErrors) {
+  for (const char* empty : {"", ",", "mtp,", ",mtp"}) {
+    EXPECT_FALSE(Lanes::from_user(std::vector<std::string>{empty})) << empty;
+  }
   const auto result = Lanes::from_user(std::vector<std::string>{"mtp,warp_drive"});
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().kind, ErrorKind::Usage);
