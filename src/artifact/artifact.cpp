@@ -68,7 +68,9 @@ Status refuse_unused(const TensorSet& tensors, const std::filesystem::path& dire
   }
   if (unknown.empty()) return {};
   std::string list;
-  for (std::size_t i = 0; i < std::min(kShown, unknown.size()); ++i) list += (i == 0 ? "'" : ", '") + unknown[i] + "'";
+  for (std::size_t i = 0; i < std::min(kShown, unknown.size()); ++i) {
+    list += fmt::format("{}'{}' in {}", i == 0 ? "" : ", ", unknown[i], tensors.file_of(unknown[i]));
+  }
   return fail(ErrorKind::Invalid, "{}: {} tensor{} with no place in the model, so the model is refused: {}{}",
               directory.string(), unknown.size(), unknown.size() == 1 ? "" : "s", list,
               unknown.size() > kShown ? ", ..." : "");
@@ -210,6 +212,10 @@ std::uint64_t Artifact::transposed_bytes() const {
     bytes += static_cast<std::uint64_t>(job.count * job.in * job.out) * dtype_size(job.dtype);
   }
   return bytes;
+}
+
+std::string Artifact::file_of(std::string_view tensor) const {
+  return state_->tensors ? state_->tensors->file_of(tensor) : "";
 }
 
 const std::filesystem::path& Artifact::directory() const {

@@ -59,6 +59,8 @@ class Artifact {
   ~Artifact();
 
   [[nodiscard]] const std::filesystem::path& directory() const;
+  /// Name of the file that has this tensor, without the directory; empty when none has.
+  [[nodiscard]] std::string file_of(std::string_view tensor) const;
   [[nodiscard]] Layout layout() const;
   [[nodiscard]] const ModelConfig& config() const { return view().config; }
   [[nodiscard]] const ModelView& view() const;

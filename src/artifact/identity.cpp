@@ -52,6 +52,7 @@ Result<FileHash> hash_file(const std::filesystem::path& path, const std::functio
     hash.update(block);
     LOCKSTEP_TRY(step(block.size()));
     rest = rest.subspan(block.size());
+    file.release_pages();
   }
   LOCKSTEP_TRY(file.intact());
   return FileHash{path.filename().string(), hash.hex(), file.bytes().size()};

@@ -22,12 +22,16 @@ Result<NgramHash> read_hash(ModuleReader& reader, const ModelConfig& config, con
   stored.multipliers = LOCKSTEP_TRY(reader.integers(multipliers, config.ngram_size));
   stored.sizes = LOCKSTEP_TRY(reader.integers(sizes, config.ngram_heads()));
   stored.offsets = LOCKSTEP_TRY(reader.integers(offsets, config.ngram_heads()));
-  if (stored.multipliers != computed.multipliers || stored.sizes != computed.sizes ||
-      stored.offsets != computed.offsets) {
+  const std::array<std::pair<const std::string*, bool>, 3> same{
+      {{&multipliers, stored.multipliers == computed.multipliers},
+       {&sizes, stored.sizes == computed.sizes},
+       {&offsets, stored.offsets == computed.offsets}}};
+  for (const auto& [name, equal] : same) {
+    if (equal) continue;
     warnings.push_back(fmt::format(
-        "tensor '{}': the stored constants of the n-gram hash differ from those that the configuration gives; "
+        "{}: tensor '{}': the stored constants of the n-gram hash differ from those that the configuration gives; "
         "the stored are used, and a damaged file would show as nonsense in the text",
-        multipliers));
+        tensors.file_of(*name), *name));
   }
   return stored;
 }

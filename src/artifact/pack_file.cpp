@@ -78,6 +78,7 @@ class FileWriter {
       const Status written = matrix(planned);
       LOCKSTEP_TRY(work_.source.intact());  // first: it explains what else may have gone wrong
       LOCKSTEP_TRY(written);
+      work_.source.release_pages();  // read once: resident memory stays at the largest matrix
     }
     return writer_.finish();
   }

@@ -19,10 +19,10 @@ struct PackWork {
   const std::atomic<bool>* cancel = nullptr;    ///< looked at every few megabytes
 };
 
-/// Reads sources in row blocks of at most 32 MiB and transposes one matrix stack at a time, so memory does not depend
-/// on the number of layers. The file appears under its
-/// name when it is complete. Errors: Invalid, naming tensor and row, for a weight that is not finite or too large for
-/// the scale of its group, Io, Cancelled.
+/// Reads sources in row blocks of at most 32 MiB, transposes one matrix stack at a time and gives the pages of each
+/// matrix back, so resident memory does not depend on the number of layers. The file appears under its name when it is
+/// complete. Errors: Invalid, naming tensor and row, for a weight that is not finite or too large for the scale of its
+/// group, Io, Cancelled.
 Status write_pack_file(const PlannedFile& file, const std::filesystem::path& directory, const PackWork& work);
 
 }  // namespace lockstep::artifact

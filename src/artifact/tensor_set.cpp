@@ -168,6 +168,11 @@ bool TensorSet::any_with_prefix(std::string_view prefix) const {
   return found != tensors_.end() && found->first.starts_with(prefix);
 }
 
+std::string TensorSet::file_of(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? "" : found->second.tensor.file->path().filename().string();
+}
+
 std::vector<std::string> TensorSet::unused() const {
   std::vector<std::string> names;
   for (const auto& [name, entry] : tensors_) {

@@ -42,6 +42,8 @@ class TensorSet {
   [[nodiscard]] bool contains(std::string_view name) const { return tensors_.contains(name); }
   /// The tensor, marked as used. Errors: NotFound.
   Result<Tensor> take(std::string_view name);
+  /// Name of the file that has the tensor, without the directory; empty for a tensor that is not there.
+  [[nodiscard]] std::string file_of(std::string_view name) const;
   /// True when any name starts with `prefix`.
   [[nodiscard]] bool any_with_prefix(std::string_view prefix) const;
   /// Names nobody took, ascending.

@@ -152,8 +152,11 @@ Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
   model_options.draft = draft;
   model_options.progress = options.progress;
   model_options.cancel = cancel_flag(options);
-  if (draft && options.short_head)
-    model_options.draft_tokens = LOCKSTEP_TRY(draft_tokens(options.frspec, *loaded.artifact));
+  const bool short_head = draft && options.short_head;
+  if (short_head || !options.frspec.empty()) {  // a file that was named is read, wanted or not
+    std::vector<std::int32_t> tokens = LOCKSTEP_TRY(draft_tokens(options.frspec, *loaded.artifact));
+    if (short_head) model_options.draft_tokens = std::move(tokens);
+  }
   loaded.model = LOCKSTEP_TRY(model::Model::load(*loaded.artifact, std::move(backend), model_options));
   return loaded;
 }

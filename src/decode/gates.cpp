@@ -270,11 +270,14 @@ class Prover {
         gate("speculative, state type f32", {depth([](GateSetup& s) { s.state = backend::StateType::F32; })}));
   }
 
+  [[nodiscard]] bool has_table_file() const {
+    return !artifact_.inventory().empty() && !artifact_.config().ple_layers.empty();
+  }
+
   /// The two lanes whose route is the n-gram table are also tried on a streamed one.
   void plan_lanes(std::vector<Gate>& gates) const {
-    const bool files = !artifact_.inventory().empty() && !artifact_.config().ple_layers.empty();
     const auto also_streamed = [&](std::vector<GateSetup> setups) {
-      if (!files || options_.device.cuda) return setups;
+      if (!has_table_file() || options_.device.cuda) return setups;
       setups.push_back(setups.front());
       setups.back().streamed = true;
       return setups;
@@ -327,6 +330,9 @@ class Prover {
   [[nodiscard]] std::vector<Gate> plan() const {
     std::vector<Gate> gates;
     plan_device(gates);
+    if (has_table_file() && !options_.device.cuda) {
+      gates.push_back(gate("streamed n-gram table", {with([](GateSetup& s) { s.streamed = true; })}));
+    }
     gates.push_back(
         gate("prompt chunkings", {with([](GateSetup& s) { s.chunk = 3; }), with([](GateSetup& s) { s.chunk = 17; })}));
     gates.push_back(restored());

@@ -38,7 +38,9 @@ class Uploader {
     if (cancel_ != nullptr && cancel_->load()) return fail(ErrorKind::Cancelled, "interrupted");
     std::vector<std::byte> memory;
     const artifact::MatrixView full = artifact_.readable(view, memory);
-    LOCKSTEP_TRY(artifact::check_finite(full));
+    if (Status finite = artifact::check_finite(full); !finite) {
+      return with_context(std::move(finite).error(), artifact_.file_of(view.name + ".scales"));
+    }
     backend::MatrixPtr matrix = LOCKSTEP_TRY(send(full));
     if (matrix->reads_view() && !memory.empty()) kept_.push_back(std::move(memory));
     return matrix;

@@ -173,5 +173,64 @@ TEST(RandomModels, ContinuedRequestsEqualColdOnesIncludingTheDraftCache) {
   }
 }
 
+/// A checkpoint that has been through bytes: the sequence, the residuals that the draft layer has not seen, the logits.
+Checkpoint through_bytes(const model::Model& model, Checkpoint& from) {
+  auto sequence = model::Sequence::create(model).value();
+  EXPECT_TRUE(sequence.restore(from.sequence.save()));
+  EXPECT_EQ(test::part_difference(sequence.save_parts(), from.sequence.save_parts()), "");
+  backend::BufferPtr hidden;
+  if (from.hidden) {
+    std::vector<std::byte> bytes(from.hidden->size());
+    model.backend().read(bytes.data(), from.hidden->data(), bytes.size());
+    hidden = model.backend().allocate(bytes.size()).value();
+    model.backend().write(hidden->data(), bytes.data(), bytes.size());
+  }
+  return {std::move(sequence), std::move(hidden), from.logits};
+}
+
+/// At every rest of a speculative run the state is saved, restored and gone on from, draft layer's cache and all.
+TEST(RandomModels, EveryRestOfASpeculativeRunIsSavedAndRestored) {
+  std::int64_t rests = 0, drafted = 0;
+  for (unsigned seed = 0; seed < test::cases(10); ++seed) {
+    const model::Loaded loaded = model::load(test::random_model(seed + 700, {.draft = true, .vocabulary = {}}),
+                                             seed % 3 == 0 ? backend::StateType::F32 : backend::StateType::BF16);
+    const model::Model& model = *loaded.model;
+    model::Runner runner = model::Runner::create(model, 64).value();
+    model::Runner other = model::Runner::create(model, 64).value();
+    for (unsigned index = 0; index < 3; ++index) {
+      SCOPED_TRACE("model " + std::to_string(seed + 700) + ", request " + std::to_string(index));
+      std::mt19937 random(seed * 1000 + index);
+      SpeculativeOptions options;
+      options.depth = static_cast<std::int64_t>(random() % kMaxDepth + 1);
+      const DecodeRequest request = random_request(random, model.config().vocab_size);
+      const auto run = must(make_speculative_generation(model, options, request, std::nullopt));
+      const auto chunk = static_cast<std::int64_t>(random() % 20 + 1);
+      while (run->need() != Generation::Need::Nothing) {
+        ASSERT_TRUE(run_need(*run, runner, chunk));
+        if (!run->at_rest() || run->sequence().length() == 0) continue;
+        ++rests;
+        Checkpoint direct = run->checkpoint().value();
+        Checkpoint restored = through_bytes(model, direct);
+        DecodeRequest next = random_request(random, model.config().vocab_size);
+        next.max_tokens = 6;
+        next.vocab = model.config().vocab_size;
+        next.prompt.resize(std::min<std::size_t>(next.prompt.size(), 4));
+        const std::vector<TokenId>& have = run->sequence().tokens();
+        next.prompt.insert(next.prompt.begin(), have.begin(), have.end());
+        const auto one = must(make_speculative_generation(model, options, next, std::move(direct)));
+        const auto two = must(make_speculative_generation(model, options, next, std::move(restored)));
+        const Trace expected = testing::trace(*one, other, 64), found = testing::trace(*two, other, 64);
+        ASSERT_EQ(difference(expected, found), "");
+        ASSERT_EQ(expected.stats.accepted, found.stats.accepted);
+        ASSERT_EQ(test::part_difference(one->sequence().save_parts(), two->sequence().save_parts()), "");
+        for (const std::int64_t n : found.stats.drafted) drafted += n;
+      }
+    }
+  }
+  if (!test::usual_cases()) return;
+  EXPECT_GT(rests, 200);
+  EXPECT_GT(drafted, 200);
+}
+
 }  // namespace
 }  // namespace lockstep::decode

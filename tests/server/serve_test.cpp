@@ -135,13 +135,13 @@ TEST(Serve, CommentsKeepAStreamAliveWhileItsPromptIsRead) {
   const Reply reply =
       ask(server.port(), "POST", "/v1/completions",
           OrderedJson({{"model", "demo"}, {"prompt", ids}, {"max_tokens", 2}, {"stream", true}}).dump());
-  std::int64_t before = -1;
+  std::int64_t before = 0;
   std::size_t comments = 0;
   for (std::size_t at = 0; (at = reply.body.find(": prompt ", at)) != std::string::npos; ++comments) {
     at += 9;
     EXPECT_EQ(reply.body.substr(reply.body.find('/', at), 7), "/1500\n\n");
     const std::int64_t done = std::stoll(reply.body.substr(at));
-    EXPECT_GT(done, before);
+    EXPECT_GE(done, before);  // a chunk may take longer than the time between two comments
     before = done;
   }
   EXPECT_GE(comments, 1U);
