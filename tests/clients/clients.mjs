@@ -113,7 +113,7 @@ cases['openai: errors and aborts'] = async () => {
 cases['anthropic: messages, alone and streamed'] = async () => {
   const {default: Anthropic} = await load('@anthropic-ai/sdk');
   const client = new Anthropic({baseURL: base, apiKey: key, maxRetries: 0});
-  const request = {model: 'demo', max_tokens: 400, temperature: 0, messages: [{role: 'user', content: question}],
+  const request = {model: 'demo', max_tokens: 2048, temperature: 0, messages: [{role: 'user', content: question}],
                    thinking: {type: 'enabled', budget_tokens: 1024}};
   const whole = await client.messages.create(request);
   assert.equal(whole.stop_reason, 'end_turn');
