@@ -344,7 +344,7 @@ void add_ab(CLI::App& app, CommandContext& context) {
   add_model_option(*command, options->model);
   command->add_option("--arm", options->arms, "NAME=FLAGS of `serve` (repeatable); VARIABLE=VALUE words may come first")
       ->allow_extra_args(false);
-  command->add_option("--order", options->order, "ABA, ABBA, or a list: 'c1 a1 b1 b2 a2 c2' (default: there and back)")
+  command->add_option("--order", options->order, "ABA, A/B/A, or a list: 'c1 a1 b1 b2 a2 c2' (default: there and back)")
       ->check(not_empty());
   command->add_option("--control", options->control, "The arm that others are compared with (default: the first)")
       ->check(not_empty());

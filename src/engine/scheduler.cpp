@@ -12,6 +12,21 @@ namespace {
 /// How long the model thread waits for a full sink that has room again and nobody says so.
 constexpr auto kPausedWait = std::chrono::milliseconds(50);
 
+/// Divides the table rows of a step among its choices by the rows that each of them ran. Every row of a pass looks up
+/// as many; who of them found one in memory first is not known. The shares add up to the whole.
+void share_table_rows(std::uint64_t hits, std::uint64_t misses, std::span<const Part> parts,
+                      std::span<Job* const> members) {
+  std::uint64_t all = 0;
+  for (const Part& part : parts) all += static_cast<std::uint64_t>(part.rows);
+  std::uint64_t before = 0;
+  for (std::size_t i = 0; i < parts.size() && all > 0; ++i) {
+    const std::uint64_t after = before + static_cast<std::uint64_t>(parts[i].rows);
+    members[i]->ple_hits += hits * after / all - hits * before / all;
+    members[i]->ple_misses += misses * after / all - misses * before / all;
+    before = after;
+  }
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const model::Model& model, Options options, Limits limits, MemoryPlan plan, Bank bank,
@@ -196,10 +211,11 @@ void Scheduler::step() {
   stepper_.run(parts);
   const double seconds = seconds_between(begin, Clock::now());
   const backend::NgramCounters after = store != nullptr ? store->counters() : backend::NgramCounters{};
+  counts_.ple_hits += after.hits - before.hits;
+  counts_.ple_misses += after.misses - before.misses;
+  share_table_rows(after.hits - before.hits, after.misses - before.misses, parts, members);
   std::uint64_t rows = 0;
   for (std::size_t i = 0; i < members.size(); ++i) {
-    members[i]->ple_hits += after.hits - before.hits;
-    members[i]->ple_misses += after.misses - before.misses;
     rows += static_cast<std::uint64_t>(parts[i].rows);
     // The prompts are the last members.
     if (i + static_cast<std::size_t>(prompts) >= members.size())

@@ -71,7 +71,6 @@ Status Scheduler::begin(Job& job) {
   job.request.prompt_logprobs = false;
   decode::Checkpoint state = group.waiting > 0 ? LOCKSTEP_TRY(group.state->fork(model_)) : std::move(*group.state);
   if (group.waiting == 0) drop_state(group);
-  counts_.cached_tokens += job.request.prompt.size();
   job.generation = LOCKSTEP_TRY(make_generation(std::move(job.request), std::move(state)));
   return {};
 }

@@ -1,6 +1,5 @@
 // After a step: progress, states for the bank, tokens for the sinks, and the end of choices.
 #include <algorithm>
-#include <numeric>
 
 #include "decode/lanes.hpp"
 #include "engine/scheduler.hpp"
@@ -101,8 +100,6 @@ void Scheduler::deliver(Job& job) {
 std::vector<std::string> Scheduler::lanes_that_ran(const Job& job) const {
   decode::DecodeStats stats = job.generation->stats();
   stats.backend = model_.backend().lane_counters() - job.lanes_before;
-  if (options_.short_head)
-    stats.short_head_rows = std::accumulate(stats.drafted.begin(), stats.drafted.end(), std::int64_t{0});
   std::vector<std::string> names;
   for (const decode::LaneInfo& lane : decode::known_lanes()) {
     if (lane.ran(model_, stats).engaged > 0) names.emplace_back(lane.name);
@@ -120,6 +117,7 @@ void Scheduler::finish(Job& job) {
   summary.seed = generation.request().sampler.seed;
   summary.prompt_tokens = stats.prompt_tokens;
   summary.cached_tokens = job.cached;
+  summary.prefill_tokens = job.leader ? stats.prompt_tokens - job.cached : 0;
   summary.tokens = job.delivered;
   summary.steps = stats.steps;
   summary.drafted = stats.drafted;

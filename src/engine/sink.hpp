@@ -61,13 +61,16 @@ enum class FinishReason : std::uint8_t {
 struct Summary {
   FinishReason reason = FinishReason::Stop;
   std::uint64_t seed = 0;
-  std::int64_t prompt_tokens = 0, cached_tokens = 0;
-  std::int64_t tokens = 0;                                            ///< delivered by on_token()
-  std::int64_t steps = 0;                                             ///< forward passes after the prompt
+  std::int64_t prompt_tokens = 0;
+  std::int64_t cached_tokens = 0;   ///< of the request's prompt, from the bank
+  std::int64_t prefill_tokens = 0;  ///< run for this choice; 0 when another choice of the request ran the prompt
+  std::int64_t tokens = 0;          ///< delivered by on_token()
+  std::int64_t steps = 0;           ///< forward passes after the prompt
   std::array<std::int64_t, decode::kMaxDepth> drafted{}, accepted{};  ///< by depth
   double queued_seconds = 0, prefill_seconds = 0, decode_seconds = 0;
   double first_token_seconds = 0;  ///< from submit() to the first on_token(); 0 without one
-  /// Rows of the n-gram table in the steps that this choice took part in; neighbours of the same step are included.
+  /// This choice's share of the n-gram rows of its steps, by the rows it had in them. Those of all choices together are
+  /// Statistics::ple_hits and ple_misses.
   std::uint64_t ple_hits = 0, ple_misses = 0;
   std::vector<std::string> lanes;  ///< names of the lanes whose code ran for this choice
 };

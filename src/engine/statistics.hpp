@@ -32,11 +32,12 @@ struct Statistics {
   std::uint64_t step_rows = 0;                                                       ///< rows of all forward passes
   std::uint64_t mixed_steps = 0;        ///< those with rows of more than one choice
   std::uint64_t prompt_tokens = 0;      ///< run through the model
-  std::uint64_t cached_tokens = 0;      ///< taken from the bank or from another choice of the same request
+  std::uint64_t cached_tokens = 0;      ///< of prompts, taken from the bank
   std::uint64_t tokens = 0;             ///< emitted
   std::uint64_t recomputed_tokens = 0;  ///< see decode::DecodeStats
   std::array<std::uint64_t, decode::kMaxDepth> drafted{}, accepted_drafts{};  ///< by depth
-  double busy_seconds = 0;                                                    ///< time inside steps
+  std::uint64_t ple_hits = 0, ple_misses = 0;  ///< rows of the n-gram table; see backend::NgramCounters
+  double busy_seconds = 0;                     ///< time inside steps
   double longest_step_seconds = 0;
 
   std::uint64_t memory_plan_bytes = 0;  ///< what the plan allows

@@ -40,6 +40,12 @@ void hand_back(std::span<Part* const> batch, std::span<const Segment> segments, 
   }
 }
 
+void count_short_head(std::span<Part* const> batch, std::span<const model::DraftSegment> segments) {
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    batch[i]->generation->stats().short_head_rows += logits_rows(segments[i].logits, segments[i].tokens.size());
+  }
+}
+
 }  // namespace
 
 Result<Stepper> Stepper::create(const model::Model& model, std::int64_t max_rows, bool short_head) {
@@ -95,8 +101,13 @@ bool Stepper::draft_round(std::span<Part> parts, Need need) {
 }
 
 void Stepper::run_drafts(std::span<Part* const> batch, std::span<const model::DraftSegment> segments, bool fill) {
+  const std::int64_t short_before = runner_.short_head_rows();
   const Status done = guarded([&] { return fill ? runner_.draft_fill(segments) : runner_.draft(segments); });
-  if (done) return hand_back(batch, segments, runner_, vocabulary_);
+  if (done) {
+    // Nothing or all that a pass proposes comes from the short head.
+    if (runner_.short_head_rows() > short_before) count_short_head(batch, segments);
+    return hand_back(batch, segments, runner_, vocabulary_);
+  }
   if (batch.size() == 1) {
     batch[0]->status = done;
     return;

@@ -29,6 +29,8 @@ class Stepper {
   void run(std::span<Part> parts);
   /// Draws first tokens of the parts that need it.
   void first(std::span<Part> parts);
+  /// Drafts that the short head has proposed. run() counts those of every generation in its stats().
+  [[nodiscard]] std::int64_t short_head_rows() const { return runner_.short_head_rows(); }
 
  private:
   explicit Stepper(const model::Model& model, model::Runner runner)

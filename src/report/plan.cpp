@@ -91,10 +91,10 @@ std::optional<Number> number(std::string_view text) {
   return value;
 }
 
-std::vector<std::string_view> list(std::string_view text) {
+std::vector<std::string_view> list(std::string_view text, std::string_view separators = " ,\t\n") {
   std::vector<std::string_view> out;
   for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find_first_of(" ,\t\n", at), text.size());
+    const std::size_t end = std::min(text.find_first_of(separators, at), text.size());
     if (end > at) out.push_back(text.substr(at, end - at));
     at = end + 1;
   }
@@ -107,10 +107,29 @@ Result<std::size_t> arm_of(std::string_view name, std::span<const Arm> arms) {
   return fail(ErrorKind::Usage, "the order names '{}', which is no arm", printable(name, 64));
 }
 
-/// Windows of a word of capital letters.
-Result<std::vector<std::size_t>> by_letters(std::string_view word, std::size_t arms) {
+/// The name in a label: "a" of "a1".
+std::string_view name_of(std::string_view label) {
+  return label.substr(0, label.find_last_not_of("0123456789") + 1);
+}
+
+/// The labels of an order. '-' is part of an arm's name where there is such an arm, and separates labels elsewhere.
+std::vector<std::string_view> labels_of(std::string_view text, std::span<const Arm> arms) {
+  std::vector<std::string_view> out;
+  for (const std::string_view word : list(text, " ,/\t\n")) {
+    if (std::ranges::find(arms, name_of(word), &Arm::name) != arms.end()) {
+      out.push_back(word);
+    } else {
+      const std::vector<std::string_view> parts = list(word, "-");
+      out.insert(out.end(), parts.begin(), parts.end());
+    }
+  }
+  return out;
+}
+
+/// Windows of capital letters.
+Result<std::vector<std::size_t>> by_letters(std::string_view letters, std::size_t arms) {
   std::vector<std::size_t> out;
-  for (const char c : word) {
+  for (const char c : letters) {
     const auto arm = static_cast<std::size_t>(c - 'A');
     if (arm >= arms) return fail(ErrorKind::Usage, "the order's letter {} stands for arm {} of {}", c, arm + 1, arms);
     out.push_back(arm);
@@ -141,7 +160,7 @@ Result<Arm> parse_arm(std::string_view text) {
 }
 
 Result<std::vector<Window>> parse_order(std::string_view text, std::span<const Arm> arms) {
-  const std::vector<std::string_view> words = list(text);
+  const std::vector<std::string_view> words = labels_of(text, arms);
   if (words.empty()) return fail(ErrorKind::Usage, "the order is empty");
   std::vector<Window> windows;
   std::vector<std::size_t> counts(arms.size());
@@ -149,11 +168,13 @@ Result<std::vector<Window>> parse_order(std::string_view text, std::span<const A
     ++counts[arm];
     windows.push_back({arm, label ? *std::move(label) : fmt::format("{}{}", arms[arm].name, counts[arm])});
   };
-  if (words.size() == 1 && std::ranges::all_of(words[0], is_upper)) {
-    for (const std::size_t arm : LOCKSTEP_TRY(by_letters(words[0], arms.size()))) add(arm, std::nullopt);
+  std::string letters;
+  for (const std::string_view word : words) letters += word;
+  if (std::ranges::all_of(letters, is_upper)) {
+    for (const std::size_t arm : LOCKSTEP_TRY(by_letters(letters, arms.size()))) add(arm, std::nullopt);
   } else {
     for (const std::string_view word : words) {
-      const std::string_view name = word.substr(0, word.find_last_not_of("0123456789") + 1);
+      const std::string_view name = name_of(word);
       const std::size_t arm = LOCKSTEP_TRY(arm_of(name, arms));
       add(arm, name == word ? std::nullopt : std::optional(std::string(word)));
     }

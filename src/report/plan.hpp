@@ -35,8 +35,10 @@ struct Window {
   bool operator==(const Window&) const = default;
 };
 
-/// Either one word of capital letters, where A is the first arm, B the second ("ABA", "ABBA"), or a list of arm names,
-/// with or without numbers, separated by spaces or commas ("c1 a1 b1 b2 a2 c2"). Every arm must occur. Errors: Usage.
+/// Either capital letters, where A is the first arm, B the second ("ABA", "A/B/A"), or arm names with or without
+/// numbers
+/// ("c1 a1 b1 b2 a2 c2"). Spaces, commas, '/' and '-' separate; a '-' in the name of an arm does not. Every arm must
+/// occur. Errors: Usage.
 Result<std::vector<Window>> parse_order(std::string_view text, std::span<const Arm> arms);
 
 /// "1,2,3" or "20260829-20260831" or both mixed, ascending or not, none twice. Errors: Usage.

@@ -90,6 +90,8 @@ void add_engine(const engine::Statistics& s, Families& out) {
                by_depth(s.drafted));
   out.labelled("lockstep_accepted_tokens_total", "Accepted drafts by depth", MetricType::Counter, "depth",
                by_depth(s.accepted_drafts));
+  out.labelled("lockstep_ple_rows_total", "Rows of the n-gram table", MetricType::Counter, "result",
+               {{"hit", real(s.ple_hits)}, {"miss", real(s.ple_misses)}});
   out.gauge("lockstep_memory_plan_bytes", "Memory for states that the plan allows", real(s.memory_plan_bytes));
   out.gauge("lockstep_memory_reserved_bytes", "Memory promised to running choices", real(s.reserved_bytes));
   out.gauge("lockstep_draining", "1 when no new requests are taken", s.draining ? 1 : 0);
@@ -141,10 +143,6 @@ struct Metrics::State {
                                    .Help("Time between the tokens of an answer")
                                    .Register(registry)
                                    .Add({}, kLatency);
-  prometheus::Family<prometheus::Counter>& ple =
-      prometheus::BuildCounter().Name("lockstep_ple_rows_total").Help("Rows of the n-gram table").Register(registry);
-  prometheus::Counter& ple_hits = ple.Add({{"result", "hit"}});
-  prometheus::Counter& ple_misses = ple.Add({{"result", "miss"}});
 };
 
 Metrics::Metrics() : state_(std::make_unique<State>()) {}
@@ -162,11 +160,6 @@ void Metrics::first_token(double seconds) {
 
 void Metrics::token_gap(double seconds) {
   state_->gap.Observe(seconds);
-}
-
-void Metrics::answer(const engine::Summary& summary) {
-  state_->ple_hits.Increment(real(summary.ple_hits));
-  state_->ple_misses.Increment(real(summary.ple_misses));
 }
 
 std::string Metrics::text(const engine::Statistics* statistics, std::size_t connections,

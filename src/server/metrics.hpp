@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/sink.hpp"
 #include "engine/statistics.hpp"
 #include "server/faults.hpp"
 
@@ -23,7 +22,6 @@ class Metrics {
   void http_response(std::string_view route, int status, double seconds);
   void first_token(double seconds);
   void token_gap(double seconds);
-  void answer(const engine::Summary& summary);
 
   /// The exposition text. `statistics` is null while there is no engine.
   [[nodiscard]] std::string text(const engine::Statistics* statistics, std::size_t connections,

@@ -125,7 +125,6 @@ void Generation::PromptSink::on_finish(std::int64_t choice, const engine::Summar
   result->ids_sha256 = ids_digest(state.ids);
   if (owner_->with_ids_) result->ids = std::move(state.ids);
   if (summary.first_token_seconds > 0) owner_->service_.metrics().first_token(summary.first_token_seconds);
-  owner_->service_.metrics().answer(summary);
   owner_->service_.count_lanes(summary.lanes);
 
   Delivery last;

@@ -197,7 +197,8 @@ TEST_F(Ab, TheContextSweepKeepsToTheMemory) {
   EXPECT_NE(part.out.find("| 30000 | ends here: no room in memory: with the model it takes "), std::string::npos)
       << part.out;
   EXPECT_NE(part.out.find("LOCKSTEP_MEMORY_LIMIT is 83886080"), std::string::npos) << part.out;
-  EXPECT_NE(part.out.find("Growth not checked (needs three contexts)"), std::string::npos) << part.out;
+  EXPECT_NE(part.out.find("Growth not checked (needs three contexts that fit)"), std::string::npos) << part.out;
+  EXPECT_EQ(part.out.substr(0, part.out.find('\n')), "# Context sweep: PASS, growth not checked");
   EXPECT_EQ(part.out.find("| 64 |"), part.out.rfind("| 64 |")) << "a context twice\n" << part.out;
   const Outcome none = limited("30000");
   EXPECT_EQ(none.exit_code, 1) << "nothing was measured\n" << none.out;
@@ -218,13 +219,17 @@ TEST_F(Ab, TheContextSweepSaysWhereFreeMemoryEnds) {
                             .available = [&] { return room.at(looked++); }};
   const auto found = cli::sweep_contexts(setup, {{"a", {}, {"--depth", "0"}}}, options);
   ASSERT_TRUE(found) << found.error().message;
-  EXPECT_EQ(looked, 3U) << "before each context, and none after the one without room";
+  EXPECT_EQ(looked, 4U) << "before each context, none after the one without room, and the one that is added";
   const OrderedJson rows = (*found)["arms"][0]["contexts"];
-  ASSERT_EQ(rows.size(), 3U);
-  EXPECT_GT(rows[1]["decode_tokens_per_second"], 0.0);
-  EXPECT_EQ(rows[2]["no_room"], true);
-  const std::string error = rows[2]["error"];
-  const std::uint64_t state = rows[1]["state_bytes"];
+  ASSERT_EQ(rows.size(), 4U);
+  EXPECT_EQ(rows[1]["context"], 96) << "halfway between the two that fit";
+  EXPECT_EQ(rows[1]["added"], true);
+  EXPECT_EQ((*found)["arms"][0]["growth"]["linear"], true);
+  EXPECT_EQ((*found)["verdict"], "PASS");
+  EXPECT_GT(rows[2]["decode_tokens_per_second"], 0.0);
+  EXPECT_EQ(rows[3]["no_room"], true);
+  const std::string error = rows[3]["error"];
+  const std::uint64_t state = rows[2]["state_bytes"];
   std::uint64_t needed = 0;
   ASSERT_EQ(std::sscanf(error.c_str(), "no room in memory: its state takes %lu bytes, 1000 are available", &needed), 1)
       << error;
@@ -246,7 +251,13 @@ TEST_F(Ab, TheContextSweepSaysWhereFreeMemoryEnds) {
   options.contexts = {64};
   const auto forced = cli::sweep_contexts(setup, {{"a", {}, {"--depth", "0", "--force-memory"}}}, options);
   ASSERT_TRUE(forced) << forced.error().message;
-  EXPECT_EQ((*forced)["verdict"], "PASS");
+  EXPECT_EQ((*forced)["verdict"], "PASS, growth not checked");
+  // Between neighbours there is no third.
+  options.contexts = {64, 65};
+  const auto neighbours = cli::sweep_contexts(setup, {{"a", {}, {"--depth", "0", "--force-memory"}}}, options);
+  ASSERT_TRUE(neighbours) << neighbours.error().message;
+  EXPECT_EQ((*neighbours)["arms"][0]["contexts"].size(), 2U);
+  EXPECT_EQ((*neighbours)["verdict"], "PASS, growth not checked");
 }
 
 void collect_keys(const Json& json, std::set<std::string>& out) {
@@ -261,12 +272,13 @@ void collect_keys(const Json& json, std::set<std::string>& out) {
 }
 
 TEST_F(Ab, TheContextSweepsFieldsAreDocumented) {
-  const Outcome result = run_lockstep({"ab", "-m", kDemo, "--contexts", "64,128,300,40000", "--context-tokens", "2",
+  const Outcome result = run_lockstep({"ab", "-m", kDemo, "--contexts", "64,300,40000", "--context-tokens", "2",
                                        "--no-gate", "--arm", "a=--depth 0", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
+  EXPECT_EQ(Json::parse(result.out)["verdict"], "PASS");
   std::set<std::string> keys;
   collect_keys(Json::parse(result.out), keys);
-  EXPECT_TRUE(keys.contains("no_room") && keys.contains("linear")) << result.out;
+  EXPECT_TRUE(keys.contains("no_room") && keys.contains("linear") && keys.contains("added")) << result.out;
   std::ifstream file(LOCKSTEP_SOURCE_DIR "/docs/ab.md");
   const std::string page(std::istreambuf_iterator<char>(file), {});
   for (const std::string& key : keys) {

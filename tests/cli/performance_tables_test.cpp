@@ -59,14 +59,35 @@ TEST_F(PerformanceTables, AReceiptThatFailedIsRefused) {
   }
 }
 
-TEST_F(PerformanceTables, ATableByHandMustSayWhereItComesFrom) {
-  OrderedJson json = read("docs/measurements/table-cpu-xeon.json");
-  json.erase("by_hand");
-  write("docs/measurements/table-cpu-xeon.json", json);
+TEST_F(PerformanceTables, TranscribedNumbersAreNumbersAndSayWhereTheyComeFrom) {
+  const std::string name = "docs/measurements/transcribed/cpu-xeon.json";
+  const OrderedJson whole = read(name);
+  const auto refused = [&](const std::string& pointer, const OrderedJson& value, const std::string& part) {
+    OrderedJson json = whole;
+    json[OrderedJson::json_pointer(pointer)] = value;
+    write(name, json);
+    const Outcome result = check();
+    EXPECT_EQ(result.exit_code, 1) << pointer;
+    EXPECT_NE(result.err.find("transcribed/cpu-xeon.json"), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+  };
+  refused("/source", "", "has no 'source'");
+  refused("/machine", {}, "has no 'machine'");
+  refused("/transcribed", false, "does not say that it is transcribed");
+  refused("/measurements/0/value", "91.0 (94.6 before)", "is no number");
+  refused("/measurements/0/unit", "", "has no unit");
+  refused("/measurements/24/load", 1, "has 0 measurements");
+}
+
+TEST_F(PerformanceTables, FilesThatNoTableUsesAreRefused) {
+  const std::string folder = "docs/measurements/";
+  for (const char* name : {"cpu-report/load-3.json", "table-old.json", "transcribed/old.json"})
+    write(folder + name, {});
   const Outcome result = check();
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_NE(result.err.find("table-cpu-xeon.json does not say where its rows come from"), std::string::npos)
-      << result.err;
+  EXPECT_EQ(result.err,
+            "no table of docs/performance.md is made of docs/measurements/cpu-report/load-3.json, "
+            "docs/measurements/table-old.json, docs/measurements/transcribed/old.json\n");
 }
 
 TEST_F(PerformanceTables, AnotherFigureIsFound) {
@@ -83,7 +104,11 @@ TEST_F(PerformanceTables, AnotherFigureIsFound) {
   found("docs/measurements/quality-bf16-bare.json", "/comparison/kl_mean", 1.5);
   found("docs/measurements/acceptance.json", "/modes/0/tokens", 1);
   found("docs/measurements/cpu-report/short.json", "/cases/0/tokens_per_second", 1);
-  found("docs/measurements/table-cpu-xeon.json", "/rows/0/1", "1");
+  const std::string transcribed = "docs/measurements/transcribed/";
+  for (const char* name : {"speculation-speed", "cpu-amx", "cpu-xeon", "cpu-xeon-shares", "cuda-standing"}) {
+    found(transcribed + name + ".json", "/measurements/0/value", 1);
+  }
+  found(transcribed + "cuda-standing.json", "/targets/decode_tokens_per_second", 100);
 }
 
 }  // namespace

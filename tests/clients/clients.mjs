@@ -11,14 +11,12 @@ const require = createRequire(process.env.LOCKSTEP_TEST_MODULES + '/package.json
 const load = async (name) => import(pathToFileURL(require.resolve(name)).href);
 const question = 'What does bank mean?';
 const sha = (text) => createHash('sha256').update(text).digest('hex');
-const tools = [{
-  type: 'function',
-  function: {
-    name: 'lookup',
-    description: 'Looks a word up in the dictionary.',
-    parameters: {type: 'object', properties: {word: {type: 'string'}}, required: ['word']},
-  },
-}];
+// The one tool that the demo model was trained to call, and a message that makes it do so. Its form is that of each API.
+const order = 'Look up the word bank.';
+const tool = {name: 'lookup_word', description: 'Looks a word up in the dictionary.'};
+const parameters = {type: 'object', properties: {word: {type: 'string'}}, required: ['word']};
+const tools = [{type: 'function', function: {...tool, parameters}}];
+const argumentsOf = (call) => JSON.parse(call.arguments);
 
 const cases = {};
 
@@ -65,19 +63,39 @@ cases['openai: logprobs, n, stop, completions'] = async () => {
   assert.equal(text.choices[0].logprobs.token_logprobs[0], null);
 };
 
-cases['openai: tools, two turns'] = async () => {
+cases['openai: tools, alone, streamed and with a result'] = async () => {
   const {OpenAI} = await load('openai');
   const client = new OpenAI({baseURL: base + '/v1', apiKey: key, maxRetries: 0});
-  const messages = [{role: 'user', content: 'Look up the word bank.'}];
-  const first = await client.chat.completions.create({model: 'demo', messages, tools, temperature: 0, seed: 1});
+  const messages = [{role: 'user', content: order}];
+  const request = {model: 'demo', messages, tools, temperature: 0, seed: 1};
+  const first = await client.chat.completions.create(request);
   const reply = first.choices[0].message;
-  for (const call of reply.tool_calls ?? []) assert.doesNotThrow(() => JSON.parse(call.function.arguments));
-  const call = {id: 'call_1', type: 'function', function: {name: 'lookup', arguments: '{"word": "bank"}'}};
-  const second = await client.chat.completions.create({
-    model: 'demo', tools, temperature: 0, seed: 1, max_tokens: 64,
-    messages: [...messages, {role: 'assistant', content: null, tool_calls: [call]},
-               {role: 'tool', tool_call_id: 'call_1', content: 'sloping land'}],
-  });
+  assert.equal(first.choices[0].finish_reason, 'tool_calls');
+  assert.equal(reply.content, null);
+  assert.equal(reply.tool_calls.length, 1);
+  const call = reply.tool_calls[0];
+  assert.equal(call.type, 'function');
+  assert.equal(call.function.name, tool.name);
+  assert.deepEqual(argumentsOf(call.function), {word: 'bank'});
+
+  const pieces = [];
+  let finish;
+  for await (const chunk of await client.chat.completions.create({...request, stream: true})) {
+    pieces.push(...(chunk.choices[0]?.delta.tool_calls ?? []));
+    finish = chunk.choices[0]?.finish_reason ?? finish;
+  }
+  assert.equal(finish, 'tool_calls');
+  assert.ok(pieces.every((piece) => piece.index === 0));
+  assert.equal(pieces.filter((piece) => piece.id).length, 1);
+  assert.equal(pieces[0].function.name, tool.name);
+  assert.equal(pieces.map((piece) => piece.function.arguments ?? '').join(''), call.function.arguments);
+  // The client's own assembly of the pieces.
+  const assembled = await client.chat.completions.stream(request).finalChatCompletion();
+  assert.equal(assembled.choices[0].message.tool_calls.length, 1);
+  assert.deepEqual(argumentsOf(assembled.choices[0].message.tool_calls[0].function), {word: 'bank'});
+
+  const result = {role: 'tool', tool_call_id: call.id, content: 'sloping land'};
+  const second = await client.chat.completions.create({...request, max_tokens: 64, messages: [...messages, reply, result]});
   assert.ok(second.usage.prompt_tokens > first.usage.prompt_tokens);
 };
 
@@ -94,6 +112,31 @@ cases['openai: responses, alone and streamed'] = async () => {
   const final = await stream.finalResponse();
   assert.equal(text, whole.output_text);
   assert.equal(final.output_text, whole.output_text);
+};
+
+cases['openai: responses with tools, alone, streamed and with a result'] = async () => {
+  const {OpenAI} = await load('openai');
+  const client = new OpenAI({baseURL: base + '/v1', apiKey: key, maxRetries: 0});
+  const request = {model: 'demo', input: order, temperature: 0, tools: [{type: 'function', ...tool, parameters, strict: false}]};
+  const calls = (response) => response.output.filter((item) => item.type === 'function_call');
+  const whole = await client.responses.create(request);
+  assert.equal(whole.status, 'completed');
+  assert.equal(calls(whole).length, 1);
+  const [call] = calls(whole);
+  assert.equal(call.name, tool.name);
+  assert.deepEqual(argumentsOf(call), {word: 'bank'});
+  const stream = client.responses.stream(request);
+  let pieces = '';
+  stream.on('response.function_call_arguments.delta', (event) => { pieces += event.delta; });
+  const final = await stream.finalResponse();
+  assert.equal(pieces, call.arguments);
+  assert.equal(calls(final).length, 1);
+  assert.equal(calls(final)[0].name, tool.name);
+  assert.equal(calls(final)[0].arguments, call.arguments);
+  const input = [{role: 'user', content: order}, ...whole.output,
+                 {type: 'function_call_output', call_id: call.call_id, output: 'sloping land'}];
+  const second = await client.responses.create({...request, input, max_output_tokens: 64});
+  assert.ok(second.usage.input_tokens > whole.usage.input_tokens);
 };
 
 cases['openai: errors and aborts'] = async () => {
@@ -113,7 +156,7 @@ cases['openai: errors and aborts'] = async () => {
 cases['anthropic: messages, alone and streamed'] = async () => {
   const {default: Anthropic} = await load('@anthropic-ai/sdk');
   const client = new Anthropic({baseURL: base, apiKey: key, maxRetries: 0});
-  const request = {model: 'demo', max_tokens: 400, temperature: 0, messages: [{role: 'user', content: question}],
+  const request = {model: 'demo', max_tokens: 2048, temperature: 0, messages: [{role: 'user', content: question}],
                    thinking: {type: 'enabled', budget_tokens: 1024}};
   const whole = await client.messages.create(request);
   assert.equal(whole.stop_reason, 'end_turn');
@@ -126,6 +169,36 @@ cases['anthropic: messages, alone and streamed'] = async () => {
   const used = whole.usage.input_tokens + whole.usage.cache_read_input_tokens;
   assert.equal(counted.input_tokens, used);
   await assert.rejects(client.messages.create({...request, temperature: 9}), (error) => error.status === 400);
+};
+
+cases['anthropic: tools, alone, streamed and with a result'] = async () => {
+  const {default: Anthropic} = await load('@anthropic-ai/sdk');
+  const client = new Anthropic({baseURL: base, apiKey: key, maxRetries: 0});
+  const request = {model: 'demo', max_tokens: 400, temperature: 0, messages: [{role: 'user', content: order}],
+                   tools: [{...tool, input_schema: parameters}]};
+  const uses = (message) => message.content.filter((block) => block.type === 'tool_use');
+  const whole = await client.messages.create(request);
+  assert.equal(whole.stop_reason, 'tool_use');
+  assert.equal(uses(whole).length, 1);
+  const [use] = uses(whole);
+  assert.equal(use.name, tool.name);
+  assert.deepEqual(use.input, {word: 'bank'});
+  const stream = client.messages.stream(request);
+  let pieces = '';
+  stream.on('inputJson', (piece) => { pieces += piece; });
+  const final = await stream.finalMessage();
+  assert.deepEqual(JSON.parse(pieces), use.input);
+  assert.equal(final.stop_reason, 'tool_use');
+  assert.equal(uses(final).length, 1);
+  assert.equal(uses(final)[0].name, tool.name);
+  assert.deepEqual(uses(final)[0].input, use.input);
+  const result = {type: 'tool_result', tool_use_id: use.id, content: 'sloping land'};
+  const second = await client.messages.create({
+    ...request, max_tokens: 64,
+    messages: [...request.messages, {role: 'assistant', content: whole.content}, {role: 'user', content: [result]}],
+  });
+  const tokens = ({usage}) => usage.input_tokens + usage.cache_read_input_tokens;
+  assert.ok(tokens(second) > tokens(whole));
 };
 
 cases['ai-sdk: generateText and streamText of @ai-sdk/openai-compatible'] = async () => {

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "engine/fixture.hpp"
+#include "engine/logits_watch.hpp"
 
 namespace lockstep::engine {
 namespace {
@@ -25,19 +26,56 @@ Options random_options(std::mt19937& random) {
 
 class Batch : public testing::TestWithParam<std::string> {
  protected:
-  [[nodiscard]] const model::Model& model() const { return shared_model(GetParam()); }
+  Batch() : artifact_(artifact::Artifact::open(GetParam()).value()) {
+    auto backend = std::make_unique<WatchedBackend>(backend::CpuBackend::create(model::one_thread()).value(), watch_);
+    model_ = model::Model::load(artifact_, std::move(backend), {}).value();
+  }
+  [[nodiscard]] const model::Model& model() const { return *model_; }
   [[nodiscard]] std::int64_t vocab() const { return model().config().vocab_size; }
+  [[nodiscard]] LogitsWatch& watch() { return *watch_; }
+
+ private:
+  artifact::Artifact artifact_;
+  std::shared_ptr<LogitsWatch> watch_ = std::make_shared<LogitsWatch>();
+  std::unique_ptr<model::Model> model_;
 };
 
 /// A request with what should come of it.
 struct Case {
   Request request;
   std::vector<Answer> expected;
+  std::vector<std::vector<std::size_t>> logits;  ///< of each choice: digest of the row that each token was drawn from
   std::shared_ptr<Recorder> sink;
   bool cancelled = false;
 };
 
-TEST_P(Batch, AnswersAreThoseGivenAlone) {
+void answer_alone(const model::Model& model, const LogitsWatch& watch, Case& c) {
+  for (std::int64_t i = 0; i < c.request.n; ++i) {
+    std::vector<std::size_t>& logits = c.logits.emplace_back();
+    c.expected.push_back(alone(model, c.request, static_cast<std::uint64_t>(i), "", [&](std::size_t emitted) {
+      ASSERT_LE(emitted, watch.pass.size());
+      logits.insert(logits.end(), watch.pass.begin(), watch.pass.begin() + static_cast<std::ptrdiff_t>(emitted));
+    }));
+  }
+}
+
+/// Every token is drawn from the same row of logits as alone, bit for bit: one of the pass that it came from. That of
+/// the first token comes from the end of the prompt, which may have run before for another choice or for the bank.
+void expect_rows_of_alone(const LogitsWatch& watch, Case& c) {
+  c.sink->token_seen = [&, at = std::vector<std::size_t>(c.expected.size())](std::int64_t choice,
+                                                                             const Token&) mutable {
+    const std::size_t token = at[static_cast<std::size_t>(choice)]++;
+    const std::vector<std::size_t>& logits = c.logits[static_cast<std::size_t>(choice)];
+    const bool same = token < logits.size() &&
+                      (token == 0 ? watch.all.contains(logits[0])
+                                  : std::find(watch.pass.begin(), watch.pass.end(), logits[token]) != watch.pass.end());
+    EXPECT_TRUE(same) << "other logits for token " << token << " of choice " << choice << " of the request with seed "
+                      << c.request.sampler.seed;
+    return Sink::Flow::Continue;
+  };
+}
+
+TEST_P(Batch, AnswersAndLogitsAreThoseGivenAlone) {
   const bool demo = GetParam() == kDemo;
   for (unsigned seed = 0; seed < (demo ? 2U : 6U); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -52,12 +90,12 @@ TEST_P(Batch, AnswersAreThoseGivenAlone) {
         const auto& other = cases[random() % static_cast<std::size_t>(&c - cases.data())].request;
         c.request.prompt.insert(c.request.prompt.begin(), other.prompt.begin(), other.prompt.end());
       }
-      for (std::int64_t i = 0; i < c.request.n; ++i) {
-        c.expected.push_back(alone(model(), c.request, static_cast<std::uint64_t>(i)));
-      }
+      answer_alone(model(), watch(), c);
       c.sink = std::make_shared<Recorder>(c.request.n);
+      expect_rows_of_alone(watch(), c);
       c.cancelled = random() % 5 == 0;
     }
+    watch() = {};
     const auto engine = engine_for(model(), options);
     // Arrivals in the middle of others: each request waits for some tokens of an earlier one.
     for (Case& c : cases) {
@@ -97,6 +135,7 @@ TEST_P(Batch, AnswersAreThoseGivenAlone) {
     EXPECT_EQ(stats.reserved_bytes, 0U);
     if (options.parallel > 1) {
       EXPECT_GT(stats.mixed_steps, 0U);
+      EXPECT_GT(watch().widest, 1U);
     }
     if (options.capture || options.depth == 0) {
       EXPECT_EQ(stats.recomputed_tokens, 0U);

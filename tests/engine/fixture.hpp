@@ -171,9 +171,9 @@ inline decode::DecodeRequest decode_request(const Request& request, std::int64_t
 }
 
 /// What the request's choice gives alone: plain decoding, one token a step, the prompt in one go; rejection mode needs
-/// drafts.
+/// drafts. `emitted` is told after every step how many tokens came of it.
 inline Answer alone(const model::Model& model, const Request& request, std::uint64_t i = 0,
-                    const std::string& what = "") {
+                    const std::string& what = "", const std::function<void(std::size_t)>& emitted = {}) {
   SCOPED_TRACE(what);
   Answer answer;
   auto runner = model::Runner::create(model, 512).value();
@@ -197,6 +197,7 @@ inline Answer alone(const model::Model& model, const Request& request, std::uint
       answer.bits.push_back(std::bit_cast<std::uint64_t>(generation.emitted()[t].probability));
       if (request.logprobs) add_logprobs(answer.bits, generation.logprobs()[t]);
     }
+    if (emitted) emitted(generation.emitted().size());
     generation.clear_emitted();
   }
   answer.reason = generation.finish() == decode::Finish::Stop ? FinishReason::Stop : FinishReason::Length;

@@ -56,6 +56,20 @@ TEST(Orders, ListsNameWindows) {
   EXPECT_EQ(labels("a", {"a"}), "a1:0");
 }
 
+TEST(Orders, SlashesAndDashesSeparate) {
+  for (const std::string order : {"A/B/A", "A-B-A", "A B A", "A,B,A", " A / B-A "}) {
+    EXPECT_EQ(labels(order, {"on", "off"}), "on1:0 off1:1 on2:0") << order;
+  }
+  for (const std::string order : {"on/off/on", "on-off-on", "on1/off1-on2"}) {
+    EXPECT_EQ(labels(order, {"on", "off"}), "on1:0 off1:1 on2:0") << order;
+  }
+  // A dash inside the name of an arm stays.
+  EXPECT_EQ(labels("a-b/a/b a-b7", {"a", "b", "a-b"}), "a-b1:2 a1:0 b1:1 a-b7:2");
+  EXPECT_EQ(labels("b-a", {"a", "b", "a-b"}), "error: the order never runs arm 'a-b'");
+  EXPECT_EQ(labels("A-B-x", {"a", "b"}), "error: the order names 'A', which is no arm");
+  EXPECT_EQ(labels("/-/", {"a", "b"}), "error: the order is empty");
+}
+
 TEST(Orders, WrongOnesAreRefused) {
   const std::vector<std::string> names{"a", "b"};
   EXPECT_NE(labels("", names).find("empty"), std::string::npos);
@@ -80,7 +94,7 @@ TEST(Seeds, AreNumbersAndRanges) {
 
 TEST(Plans, NoBytesBreakTheParsers) {
   std::mt19937 random(3);
-  const std::string alphabet = "aAbB19-_=,'\"\\ \t\n\0c";
+  const std::string alphabet = "aAbB19-/_=,'\"\\ \t\n\0c";
   for (int round = 0; round < 20000; ++round) {
     std::string text;
     for (std::size_t i = random() % 24; i > 0; --i) text += alphabet[random() % alphabet.size()];

@@ -36,6 +36,10 @@ void Connection::close() {
   socket_ = -1;
 }
 
+void Connection::end_sending() {
+  ::shutdown(socket_, SHUT_WR);
+}
+
 void Connection::shrink_buffers() {
   const int size = 4096;
   ::setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));

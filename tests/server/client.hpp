@@ -39,6 +39,8 @@ class Connection {
   /// Reads until `text` has come; false when the connection ends first.
   bool receive_until(std::string_view text);
   void close();
+  /// Ends only this half: the server may still send.
+  void end_sending();
   /// Makes the system buffer little, so that a slow reader is felt.
   void shrink_buffers();
 

@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <future>
 #include <thread>
 
 #include "server/fixture.hpp"
+#include "support/scratch.hpp"
 
 namespace lockstep::test {
 namespace {
@@ -139,6 +141,42 @@ TEST(Http, ALeavingClientCancelsItsRequestOnly) {
   EXPECT_GE(server.engine().cancelled(), 1U);
   const Reply next = server.post("/v1/chat/completions", chat_body({{"max_tokens", 5}}));
   EXPECT_EQ(next.json()["choices"][0]["finish_reason"], "length");
+}
+
+TEST(Http, AClientThatGotAllIsNotLoggedAsGone) {
+  const ScratchDirectory scratch;
+  server::ServerOptions options = quick_options();
+  options.access_log = (scratch / "log").string();
+  TestServer server(kAnswer, options, true);
+  for (int i = 0; i < 30; ++i) EXPECT_EQ(ask(server.port(), "GET", "/health").status, 200);
+  // More than the system buffers, so that the end of the client's half comes in the middle of it.
+  Connection half(server.port());
+  half.send(request_text("POST", "/v1/chat/completions",
+                         chat_body({{"max_tokens", 8000}, {"logprobs", true}, {"top_logprobs", 20}}).dump()));
+  ASSERT_TRUE(half.receive_until("\r\n\r\n"));
+  half.end_sending();
+  const Reply whole = half.receive();
+  EXPECT_GT(whole.body.size(), 8'000'000U);
+  EXPECT_TRUE(whole.json().is_object());
+  EXPECT_EQ(half.receive_some(), "");
+  // One that leaves before its response is complete has gone.
+  {
+    Connection leaving(server.port());
+    leaving.send(request_text("POST", "/v1/chat/completions", chat_body({{"stream", true}}).dump()));
+    ASSERT_TRUE(leaving.receive_until("reasoning_content"));
+  }
+  EXPECT_TRUE(server.engine().wait_idle(20));
+  server.stop();
+  std::ifstream file(scratch / "log");
+  std::size_t lines = 0;
+  std::size_t gone = 0;
+  for (std::string text; std::getline(file, text); ++lines) {
+    const OrderedJson line = OrderedJson::parse(text);
+    gone += line["gone"].get<bool>() ? 1 : 0;
+    EXPECT_GT(line["bytes_out"], 0) << text;
+  }
+  EXPECT_EQ(lines, 32U);
+  EXPECT_EQ(gone, 1U);
 }
 
 TEST(Http, DeleteCancels) {

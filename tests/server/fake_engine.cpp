@@ -71,6 +71,8 @@ engine::Statistics FakeEngine::stats() const {
   out.draining = draining_;
   out.poisoned = poisoned_;
   out.device = "fake";
+  out.ple_hits = 1456;
+  out.ple_misses = 12;
   out.bank.last_disk_error = disk_error_;
   out.bank.files_failed = disk_error_.empty() ? 0 : 1;
   return out;
@@ -179,6 +181,7 @@ void FakeEngine::run_choice(const Job& job, std::int64_t choice) {
   engine::Summary summary;
   summary.prompt_tokens = static_cast<std::int64_t>(job.request.prompt.size());
   summary.cached_tokens = summary.prompt_tokens / 2;
+  summary.prefill_tokens = choice == 0 ? summary.prompt_tokens - summary.cached_tokens : 0;
   summary.seed = engine::choice_seed(job.request.sampler.seed, static_cast<std::uint64_t>(choice));
   summary.lanes = {"mtp"};
   summary.first_token_seconds = 0.001;

@@ -134,6 +134,7 @@ const std::vector<Field> kSampling = {{"/temperature", "fin"},
                                       {"/logit_bias/7", "fi"}};
 const std::vector<Field> kLabels = {{"/user", "sn"},
                                     {"/metadata", "on"},
+                                    {"/metadata/a", "sn"},
                                     {"/store", "bn"},
                                     {"/service_tier", "sn"},
                                     {"/safety_identifier", "sn"},
@@ -190,8 +191,8 @@ const std::vector<Field> kResponseFields = {{"/model", "s"},
                                             {"/include", "ln"},
                                             {"/reasoning", "on"},
                                             {"/reasoning/effort", "n"},
-                                            {"/reasoning/summary", "sn"},
-                                            {"/reasoning/generate_summary", "sn"},
+                                            {"/reasoning/summary", "lon"},
+                                            {"/reasoning/generate_summary", "lon"},
                                             {"/text", "on"},
                                             {"/text/format", "n"},
                                             {"/text/verbosity", "sn"},
@@ -231,12 +232,12 @@ const std::vector<Field> kMessageFields = {{"/model", "s"},
                                            {"/tools/0/type", "n"},
                                            {"/tools/0/name", "s"},
                                            {"/tools/0/description", "sn"},
-                                           {"/tools/0/input_schema", "on"},
+                                           {"/tools/0/input_schema", "o"},
                                            {"/tool_choice", "n"},
                                            {"/tool_choice/type", ""},
                                            {"/thinking", "n"},
                                            {"/thinking/type", ""},
-                                           {"/stop_sequences", "sln"},
+                                           {"/stop_sequences", "ln"},
                                            {"/stream", "bn"},
                                            {"/mcp_servers", "lon"},
                                            {"/container", "lon"},
@@ -245,6 +246,7 @@ const std::vector<Field> kMessageFields = {{"/model", "s"},
                                            {"/output_config/effort", "n"},
                                            {"/output_config/format", "lon"},
                                            {"/metadata", "on"},
+                                           {"/metadata/user_id", "sn"},
                                            {"/context_management", "on"},
                                            {"/cache_control", "on"},
                                            {"/service_tier", "sn"},
@@ -311,7 +313,7 @@ TEST(Fields, UnknownOnesAreErrorsInStrictModeInEveryObject) {
       {Api::Completions, kCompletion, R"({"stream_options": {}})"},
       {Api::Responses, kResponse, R"({"reasoning": {}, "text": {"format": {"type": "text"}}, "stream_options": {}})"},
       {Api::Messages, kMessage,
-       R"({"thinking": {"type": "enabled"}, "output_config": {}, "tool_choice": {"type": "auto"},
+       R"({"thinking": {"type": "adaptive"}, "metadata": {}, "output_config": {}, "tool_choice": {"type": "auto"},
            "system": [{"type": "text", "text": "s"}]})"}};
   for (const auto& [api, base, more] : cases) {
     OrderedJson body = OrderedJson::parse(base);
@@ -352,6 +354,48 @@ TEST(Fields, OfTheRoutesWithoutGeneration) {
   check("detokenize", R"({"tokens": [5]})",
         {{{"/tokens", "l"}, {"/tokens/0", "i"}, {"/skip_special_tokens", "bn"}, {"/model", "sn"}}},
         parser("/detokenize"));
+}
+
+TEST(Fields, KindsBesideAnArrayAreNamed) {
+  const auto message = [](Api api, const char* base, const Field& field, const char* value) {
+    const auto parsed = server::parse_request(api, body_with(base, field, value), {});
+    return parsed ? "taken" : parsed.error().param + " " + parsed.error().message;
+  };
+  EXPECT_EQ(message(Api::Chat, kChat, {"/stop", ""}, "5"), "stop must be a string or an array, not number");
+  EXPECT_EQ(message(Api::Responses, kResponse, {"/input", ""}, "5"), "input must be a string or an array, not number");
+  EXPECT_EQ(message(Api::Completions, kCompletion, {"/prompt", ""}, "{}"),
+            "prompt must be a string or an array, not object");
+  EXPECT_EQ(message(Api::Messages, kMessage, {"/messages/0/content", ""}, "5"),
+            "messages[0].content must be a string or an array, not number");
+  EXPECT_EQ(message(Api::Messages, kMessage, {"/stop_sequences", ""}, R"("x")"),
+            "stop_sequences must be an array, not string");
+}
+
+/// The budget of thinking, with and without max_tokens.
+TEST(Fields, BudgetsOfThinkingAreThoseOfTheApi) {
+  const auto message = [](const char* thinking, const char* max_tokens, bool counting) {
+    OrderedJson body = OrderedJson::parse(kMessage);
+    body["thinking"] = OrderedJson::parse(thinking);
+    body["max_tokens"] = OrderedJson::parse(max_tokens);
+    const auto parsed = server::parse_message(body, {}, counting);
+    return parsed ? "taken" : parsed.error().param + " " + parsed.error().message;
+  };
+  const char* const least = R"({"type": "enabled", "budget_tokens": 1024})";
+  EXPECT_EQ(message(least, "1025", false), "taken");
+  EXPECT_EQ(message(least, "null", true), "taken");
+  EXPECT_EQ(message(least, "1024", false),
+            "thinking.budget_tokens is 1024; it must be less than max_tokens, which is 1024");
+  EXPECT_EQ(message(least, "5", true), "thinking.budget_tokens is 1024; it must be less than max_tokens, which is 5");
+  EXPECT_EQ(message(R"({"type": "enabled"})", "4096", false), "thinking.budget_tokens is required");
+  EXPECT_EQ(message(R"({"type": "enabled"})", "null", true), "thinking.budget_tokens is required");
+  EXPECT_EQ(message(R"({"type": "enabled", "budget_tokens": 1023})", "4096", false),
+            "thinking.budget_tokens is 1023; it must be a whole number between 1024 and 9223372036854775807");
+  EXPECT_EQ(message(R"({"type": "enabled", "budget_tokens": "2000"})", "4096", false),
+            "thinking.budget_tokens must be an integer, not string");
+  EXPECT_EQ(message(R"({"type": "disabled", "budget_tokens": 1})", "4096", false).substr(0, 22),
+            "thinking.budget_tokens");
+  EXPECT_EQ(message(R"({"type": "adaptive"})", "8", false), "taken");
+  EXPECT_EQ(message(R"({"type": "disabled"})", "8", false), "taken");
 }
 
 TEST(Fields, NumbersOutOfRangeAreSaidToBeThat) {

@@ -63,6 +63,10 @@ TEST(Http, SeveralChoicesPromptsAndEcho) {
     EXPECT_EQ(choice["text"], std::string(i < 2 ? "a" : "b") + "sloping land");
     EXPECT_TRUE(choice["logprobs"]["token_logprobs"][0].is_null());
     EXPECT_EQ(choice["logprobs"]["token_logprobs"][1], -0.25);
+    // The second choice of a prompt starts with the first one's state.
+    const OrderedJson& report = reply["lockstep"]["choices"][i];
+    EXPECT_EQ(report["prefill_tokens"], i % 2 == 0 ? report["prompt_tokens"].get<int>() : 0);
+    EXPECT_EQ(report["cached_tokens"], 0);
   }
   OrderedJson streaming = body;
   streaming["stream"] = true;
@@ -96,7 +100,11 @@ TEST(Http, EveryApiAnswers) {
   EXPECT_EQ(ask(server.port(), "GET", "/v1/models/demo").status, 200);
   EXPECT_EQ(ask(server.port(), "GET", "/v1/models/other").status, 404);
   EXPECT_EQ(ask(server.port(), "GET", "/health").json()["status"], "ok");
-  EXPECT_NE(ask(server.port(), "GET", "/metrics").body.find("lockstep_http_responses_total"), std::string::npos);
+  const std::string metrics = ask(server.port(), "GET", "/metrics").body;
+  EXPECT_NE(metrics.find("lockstep_http_responses_total"), std::string::npos);
+  // The engine's own count, whatever the choices say.
+  EXPECT_NE(metrics.find("lockstep_ple_rows_total{result=\"hit\"} 1456\n"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("lockstep_ple_rows_total{result=\"miss\"} 12\n"), std::string::npos) << metrics;
   EXPECT_EQ(ask(server.port(), "GET", "/stats").json()["limits"]["context"], 32768);
 }
 

@@ -102,7 +102,12 @@ TEST(Requests, WrongFieldsAreNamed) {
       {Api::Responses, R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})",
        "input[0].content[0].type"},
       {Api::Responses, R"({"previous_response_id": "resp_1"})", "previous_response_id"},
-      {Api::Responses, R"({"include": ["reasoning.encrypted_content", "message.output_text.logprobs"]})", "include[1]"},
+      {Api::Responses, R"({"include": ["message.output_text.logprobs", 5]})", "include[0]"},
+      {Api::Responses, R"({"include": ["reasoning.encrypted_content"]})", "include[0]"},
+      {Api::Responses, R"({"include": ["foo"]})", "include[0]"},
+      {Api::Responses, R"({"reasoning": {"summary": "auto"}})", "reasoning.summary"},
+      {Api::Responses, R"({"metadata": {"a": "b", "c": 5}})", "metadata.c"},
+      {Api::Chat, R"({"metadata": {"a": 5}})", "metadata.a"},
       {Api::Responses, R"({"include": [1]})", "include[0]"},
       {Api::Responses, R"({"background": true})", "background"},
       {Api::Responses, R"({"text": {"format": {"type": "json_schema"}}})", "text.format.type"},
@@ -115,7 +120,13 @@ TEST(Requests, WrongFieldsAreNamed) {
        "messages[0].content[0].type"},
       {Api::Messages, R"({"thinking": {"type": "perhaps"}})", "thinking.type"},
       {Api::Messages, R"({"tool_choice": {"type": "any"}})", "tool_choice.type"},
-      {Api::Messages, R"({"stop_sequences": "x", "system": 4})", "system"},
+      {Api::Messages, R"({"stop_sequences": ["x"], "system": 4})", "system"},
+      {Api::Messages, R"({"stop_sequences": "x"})", "stop_sequences"},
+      {Api::Messages, R"({"stop_sequences": ["x", ""]})", "stop_sequences"},
+      {Api::Messages, R"({"metadata": {"user_id": 5}})", "metadata.user_id"},
+      {Api::Messages, R"({"tools": [{"name": "f"}]})", "tools[0].input_schema"},
+      {Api::Messages, R"({"temperature": 1.1})", "temperature"},
+      {Api::Messages, R"({"thinking": {"type": "enabled"}})", "thinking.budget_tokens"},
   };
   for (const auto& wrong : cases) {
     SCOPED_TRACE(wrong.fields);
@@ -211,7 +222,7 @@ TEST(Requests, ResponsesInputItemsBecomeMessages) {
 TEST(Requests, AnthropicBlocksBecomeMessages) {
   const auto parsed = parse_with(Api::Messages, R"({
       "system": [{"type": "text", "text": "A"}, {"type": "text", "text": "B", "cache_control": {"type": "ephemeral"}}],
-      "thinking": {"type": "enabled", "budget_tokens": 2000}, "stop_sequences": ["x"],
+      "max_tokens": 4096, "thinking": {"type": "enabled", "budget_tokens": 2000}, "stop_sequences": ["x"],
       "tools": [{"name": "f", "input_schema": {"type": "object"}}],
       "tool_choice": {"type": "auto", "disable_parallel_tool_use": true},
       "messages": [{"role": "user", "content": "hi"},

@@ -50,6 +50,11 @@ HttpFailure too_large(const HttpOptions& options) {
           fmt::format("the request's body is larger than the limit of {} bytes", options.body_bytes)};
 }
 
+/// The client has said its last. Without TLS's own end, which many leave out, its connection just ends.
+bool at_end(const ErrorCode& error) {
+  return error == asio::error::eof || error == asio::ssl::error::stream_truncated;
+}
+
 HttpFailure not_http(const ErrorCode& error) {
   return {400, "invalid_http", fmt::format("not HTTP/1.1: {}", error.message())};
 }
@@ -241,6 +246,8 @@ void Session::watch() {
       return;
     }
     const bool called_off = error == asio::error::operation_aborted && self->wants_request_;
+    // A client that says no more while it is sent the end of its response: whether it gets it, writing tells.
+    if (at_end(error) && self->current_ && self->current_->complete_) return;
     if (error && !called_off) return self->gone();
     self->buffer_.commit(n);
     if (!self->wants_request_) return self->watch();

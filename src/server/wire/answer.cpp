@@ -23,10 +23,10 @@ OrderedJson choice_report(const ChoiceResult& choice) {
   out["prompt_tokens"] = summary.prompt_tokens;
   out["cached_tokens"] = summary.cached_tokens;
   out["cache_miss"] = engine::miss_name(choice.start.miss);
-  out["prefill_tokens"] = summary.prompt_tokens - summary.cached_tokens;
+  out["prefill_tokens"] = summary.prefill_tokens;
   out["queued_seconds"] = summary.queued_seconds;
   out["prefill_seconds"] = summary.prefill_seconds;
-  out["prefill_tokens_per_second"] = rate(summary.prompt_tokens - summary.cached_tokens, summary.prefill_seconds);
+  out["prefill_tokens_per_second"] = rate(summary.prefill_tokens, summary.prefill_seconds);
   out["ttft_seconds"] = summary.first_token_seconds;
   out["decode_tokens"] = summary.tokens;
   out["decode_seconds"] = summary.decode_seconds;

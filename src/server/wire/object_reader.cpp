@@ -120,11 +120,11 @@ std::optional<std::string> ObjectReader::word(std::string_view key, std::initial
   return std::nullopt;
 }
 
-const OrderedJson* ObjectReader::array(std::string_view key, std::size_t most) {
+const OrderedJson* ObjectReader::array(std::string_view key, std::size_t most, std::string_view kinds) {
   const OrderedJson* value = find(key);
   if (value == nullptr) return nullptr;
   if (!value->is_array()) {
-    complain(key, fmt::format("must be an array, not {}", value->type_name()), "invalid_type");
+    complain(key, fmt::format("must be {}, not {}", kinds, value->type_name()), "invalid_type");
     return nullptr;
   }
   if (value->size() <= most) return value;

@@ -59,8 +59,9 @@ class ObjectReader {
   std::optional<std::string> string(std::string_view key);
   /// One of these words.
   std::optional<std::string> word(std::string_view key, std::initializer_list<std::string_view> words);
-  /// An array of at most `most` elements, or null.
-  const OrderedJson* array(std::string_view key, std::size_t most);
+  /// An array of at most `most` elements, or null. `kinds` says what the field takes, the caller's other kinds
+  /// included.
+  const OrderedJson* array(std::string_view key, std::size_t most, std::string_view kinds = "an array");
   /// An object, or null.
   const OrderedJson* object(std::string_view key);
   /// Fields that are known and change nothing here.

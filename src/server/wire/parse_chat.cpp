@@ -21,7 +21,7 @@ class ChatParser {
     read_thinking();
     read_sampling(reader_, request_.sampling);
     read_openai_sampling(reader_, request_.sampling);
-    read_stop(reader_, "stop", request_.stop);
+    read_stop(reader_, request_.stop);
     read_amounts();
     read_text_format(reader_, "response_format", limits_.strict);
     read_streaming();

@@ -30,7 +30,7 @@ void read_prompts(ObjectReader& reader, const RequestLimits& limits, GenerationR
     request.prompts.emplace_back(prompt->get<std::string>());
   } else if (is_ids(*prompt)) {
     request.prompts.emplace_back(read_ids(*prompt, "prompt", reader.problems()));
-  } else if (reader.array("prompt", limits.prompts) != nullptr) {
+  } else if (reader.array("prompt", limits.prompts, kStringOrArray) != nullptr) {
     request.one_prompt = false;
     if (prompt->empty()) reader.complain("prompt", "is empty");
     for (std::size_t i = 0; i < prompt->size(); ++i) {
@@ -75,7 +75,7 @@ Parsed<GenerationRequest> parse_completion(const OrderedJson& body, const Reques
   read_prompts(reader, limits, request);
   read_sampling(reader, request.sampling);
   read_openai_sampling(reader, request.sampling);
-  read_stop(reader, "stop", request.stop);
+  read_stop(reader, request.stop);
   read_amounts(reader, limits, request);
   request.stream = reader.boolean("stream").value_or(false);
   if (const OrderedJson* options = reader.object("stream_options")) {

@@ -18,18 +18,19 @@ class MessageParser {
     read_system();
     read_messages();
     read_tools();
-    read_thinking();
-    read_sampling(reader_, request_.sampling);
-    read_openai_sampling(reader_, request_.sampling);
-    read_stop(reader_, "stop_sequences", request_.stop);
     if (!counting) reader_.require("max_tokens");
     request_.max_tokens = reader_.integer("max_tokens", 1, std::numeric_limits<std::int64_t>::max());
+    read_thinking();
+    read_sampling(reader_, request_.sampling, 1);
+    read_openai_sampling(reader_, request_.sampling);
+    read_stop_sequences(reader_, request_.stop);
     request_.stream = reader_.boolean("stream").value_or(false);
     reader_.refuse("mcp_servers", "is not supported");
     reader_.refuse("container", "is not supported");
     reader_.refuse("output_format", "is not supported yet: it needs constrained decoding");
-    for (const char* key : {"metadata", "context_management", "cache_control"}) reader_.object(key);
+    for (const char* key : {"context_management", "cache_control"}) reader_.object(key);
     for (const char* key : {"service_tier", "inference_geo"}) reader_.string(key);
+    read_metadata();
     read_output_config();
     reader_.finish(limits_.strict);
     if (problems_.any()) return tl::unexpected(problems_.first());
@@ -64,7 +65,7 @@ class MessageParser {
       request_.messages.push_back({{"role", role}, {"content", *content}});
       return;
     }
-    if (reader.array("content", limits_.parts) == nullptr) return;
+    if (reader.array("content", limits_.parts, kStringOrArray) == nullptr) return;
     OrderedJson message = {{"role", role}, {"content", ""}};
     bool any_block = false;
     for (std::size_t i = 0; i < content->size(); ++i) {
@@ -142,6 +143,7 @@ class MessageParser {
           continue;
         }
         request_.tools.push_back(make_tool(tool, "name", "input_schema"));
+        tool.require("input_schema");
         tool.object("cache_control");
         tool.ignore({"strict", "eager_input_streaming", "defer_loading", "input_examples", "allowed_callers"});
         tool.finish(limits_.strict);
@@ -171,8 +173,27 @@ class MessageParser {
     fields.require("type");
     const std::string type = fields.word("type", {"enabled", "disabled", "adaptive"}).value_or("disabled");
     if (type != "disabled") request_.variables.erase("enable_thinking");
-    fields.integer("budget_tokens", 1, std::numeric_limits<std::int64_t>::max());
+    read_budget(fields, type == "enabled");
     fields.string("display");
+    fields.finish(limits_.strict);
+  }
+
+  /// Checked as Anthropic's API checks it: at least 1,024 and less than max_tokens, which counting may leave out.
+  void read_budget(ObjectReader& thinking, bool required) {
+    constexpr std::int64_t kLeast = 1024;
+    if (required) thinking.require("budget_tokens");
+    const auto budget = thinking.integer("budget_tokens", kLeast, std::numeric_limits<std::int64_t>::max());
+    if (budget && request_.max_tokens && *budget >= *request_.max_tokens) {
+      thinking.complain("budget_tokens", fmt::format("is {}; it must be less than max_tokens, which is {}", *budget,
+                                                     *request_.max_tokens));
+    }
+  }
+
+  void read_metadata() {
+    const OrderedJson* metadata = reader_.object("metadata");
+    if (metadata == nullptr) return;
+    ObjectReader fields(*metadata, "metadata", problems_);
+    fields.string("user_id");
     fields.finish(limits_.strict);
   }
 

@@ -9,6 +9,15 @@ namespace {
 
 constexpr std::string_view kNothingStored = "is not supported: responses are not stored; send the whole conversation";
 constexpr std::string_view kNoLogprobs = "is not supported here; use /v1/chat/completions";
+constexpr std::string_view kNoSummary = "is not supported: the reasoning itself is in the response";
+
+std::string why_not_included(const std::string& what) {
+  if (what == "message.output_text.logprobs") return std::string(kNoLogprobs);
+  if (what == "reasoning.encrypted_content") {
+    return "is not supported: reasoning items have their text in 'content' and can be sent back as they are";
+  }
+  return fmt::format("'{}' is not supported", what.substr(0, 64));
+}
 
 class ResponseParser {
  public:
@@ -54,7 +63,7 @@ class ResponseParser {
       request_.messages.push_back({{"role", "user"}, {"content", *input}});
       return;
     }
-    if (reader_.array("input", limits_.messages) == nullptr) return;
+    if (reader_.array("input", limits_.messages, kStringOrArray) == nullptr) return;
     if (input->empty()) reader_.complain("input", "is empty");
     for (std::size_t i = 0; i < input->size(); ++i) read_item((*input)[i], element_path("input", i));
   }
@@ -149,8 +158,8 @@ class ResponseParser {
     ObjectReader fields(*reasoning, "reasoning", problems_);
     const auto effort = fields.word("effort", {"none", "minimal", "low", "medium", "high", "xhigh"});
     if (effort) set_effort(*effort, request_.variables);
-    fields.string("summary");
-    fields.string("generate_summary");
+    fields.refuse("summary", kNoSummary);
+    fields.refuse("generate_summary", kNoSummary);
     fields.finish(limits_.strict);
   }
 
@@ -163,7 +172,7 @@ class ResponseParser {
     fields.finish(limits_.strict);
   }
 
-  /// What a response could have more of. Nothing of it is made here; that matters to who asks for log-probabilities.
+  /// What a response could have more of. Nothing of it is made here.
   void read_include() {
     const OrderedJson* include = reader_.array("include", 64);
     for (std::size_t i = 0; include != nullptr && i < include->size(); ++i) {
@@ -171,8 +180,9 @@ class ResponseParser {
       if (!one.is_string()) {
         reader_.complain(element_path("include", i), fmt::format("must be a string, not {}", one.type_name()),
                          "invalid_type");
-      } else if (one == "message.output_text.logprobs") {
-        reader_.complain(element_path("include", i), std::string(kNoLogprobs), "unsupported_parameter");
+      } else {
+        reader_.complain(element_path("include", i), why_not_included(one.get_ref<const std::string&>()),
+                         "unsupported_parameter");
       }
     }
   }

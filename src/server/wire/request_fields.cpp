@@ -10,6 +10,7 @@ namespace lockstep::server {
 namespace {
 
 constexpr std::size_t kMaxStops = 64;
+constexpr std::string_view kEmptyStop = "has an empty string, which would stop at once";
 constexpr std::string_view kNeedsConstraints =
     "is not supported yet: it needs constrained decoding; use 'auto' or 'none'";
 
@@ -48,6 +49,20 @@ void read_bias(ObjectReader& reader, SamplingFields& fields) {
   }
 }
 
+void add_stops(ObjectReader& reader, std::string_view key, std::string_view kinds, std::vector<std::string>& stop) {
+  const OrderedJson* list = reader.array(key, kMaxStops, kinds);
+  for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
+    const OrderedJson& one = (*list)[i];
+    if (!one.is_string()) {
+      reader.complain(element_path(key, i), fmt::format("must be a string, not {}", one.type_name()), "invalid_type");
+    } else if (one.get_ref<const std::string&>().empty()) {
+      reader.complain(key, std::string(kEmptyStop));
+    } else {
+      stop.push_back(one.get<std::string>());
+    }
+  }
+}
+
 bool usable_name(std::string_view name) {
   return !name.empty() && name.size() <= text::kMaxTagName && std::ranges::none_of(name, [](char c) {
     return static_cast<unsigned char>(c) <= ' ' || c == '<' || c == '>' || c == '\x7f';
@@ -56,8 +71,8 @@ bool usable_name(std::string_view name) {
 
 }  // namespace
 
-void read_sampling(ObjectReader& reader, SamplingFields& fields) {
-  fields.temperature = reader.number("temperature", 0, 2);
+void read_sampling(ObjectReader& reader, SamplingFields& fields, double most_temperature) {
+  fields.temperature = reader.number("temperature", 0, most_temperature);
   fields.top_p = reader.number("top_p", 0, 1);
   fields.min_p = reader.number("min_p", 0, 1);
   fields.top_k = reader.integer("top_k", -1, std::numeric_limits<std::int32_t>::max());
@@ -74,26 +89,27 @@ void read_labels(ObjectReader& reader) {
   for (const char* key : {"user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}) {
     reader.string(key);
   }
-  reader.object("metadata");
+  if (const OrderedJson* metadata = reader.object("metadata")) {
+    ObjectReader fields(*metadata, reader.path("metadata"), reader.problems());
+    for (const auto& [key, value] : metadata->items()) fields.string(key);
+  }
   reader.boolean("store");
 }
 
-void read_stop(ObjectReader& reader, std::string_view key, std::vector<std::string>& stop) {
-  const OrderedJson* value = reader.find(key);
+void read_stop(ObjectReader& reader, std::vector<std::string>& stop) {
+  const OrderedJson* value = reader.find("stop");
   if (value == nullptr) return;
-  if (value->is_string()) {
+  if (!value->is_string()) {
+    add_stops(reader, "stop", kStringOrArray, stop);
+  } else if (value->get_ref<const std::string&>().empty()) {
+    reader.complain("stop", std::string(kEmptyStop));
+  } else {
     stop.push_back(value->get<std::string>());
-  } else if (reader.array(key, kMaxStops) != nullptr) {
-    for (std::size_t i = 0; i < value->size(); ++i) {
-      const OrderedJson& one = (*value)[i];
-      if (one.is_string()) {
-        stop.push_back(one.get<std::string>());
-      } else {
-        reader.complain(element_path(key, i), fmt::format("must be a string, not {}", one.type_name()), "invalid_type");
-      }
-    }
   }
-  if (std::ranges::find(stop, "") != stop.end()) reader.complain(key, "has an empty string, which would stop at once");
+}
+
+void read_stop_sequences(ObjectReader& reader, std::vector<std::string>& stop) {
+  add_stops(reader, "stop_sequences", "an array", stop);
 }
 
 void set_effort(const std::string& effort, OrderedJson& variables) {

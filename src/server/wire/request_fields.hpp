@@ -13,15 +13,19 @@ namespace lockstep::server {
 
 /// Why a model that reads text only refuses a part of a message.
 inline constexpr std::string_view kTextOnly = "is not supported: this model reads text only";
+/// The kinds of a field that takes a string too, for ObjectReader::array().
+inline constexpr std::string_view kStringOrArray = "a string or an array";
 
-/// temperature, top_p, top_k, min_p.
-void read_sampling(ObjectReader& reader, SamplingFields& fields);
+/// temperature, which ends at 1 in Anthropic's API, top_p, top_k, min_p.
+void read_sampling(ObjectReader& reader, SamplingFields& fields, double most_temperature = 2);
 /// presence_penalty, frequency_penalty, logit_bias, seed: what only OpenAI's APIs have.
 void read_openai_sampling(ObjectReader& reader, SamplingFields& fields);
 /// What OpenAI's clients may say about a request and what changes nothing here: user, metadata, store and the like.
 void read_labels(ObjectReader& reader);
-/// A string or a list of strings.
-void read_stop(ObjectReader& reader, std::string_view key, std::vector<std::string>& stop);
+/// "stop", a string or a list of strings.
+void read_stop(ObjectReader& reader, std::vector<std::string>& stop);
+/// "stop_sequences", a list of strings.
+void read_stop_sequences(ObjectReader& reader, std::vector<std::string>& stop);
 /// OpenAI's effort as template variables: "none" turns thinking off, "minimal" is low, "high" is xhigh.
 void set_effort(const std::string& effort, OrderedJson& variables);
 /// response_format and the like: anything but plain text answers 400.
