@@ -51,6 +51,9 @@ Status write_texts(const Artifact& source, const PackOptions& options, const Pac
   LOCKSTEP_TRY(write_file(directory / "mtplx_runtime.json", pack_runtime_text(source, options.recipe)));
   for (const std::string& name : LOCKSTEP_TRY(copied_files(source.directory()))) {
     const std::string text = LOCKSTEP_TRY(read_file(source.directory() / name, std::uint64_t{1} << 30));
+    if (name == "tokenizer.json") {  // a pack that cannot read its own text is of no use
+      LOCKSTEP_TRY(parse_json(text, (source.directory() / name).string(), {.max_bytes = std::size_t{256} << 20}));
+    }
     LOCKSTEP_TRY(write_file(directory / name, text));
   }
   return {};
@@ -95,6 +98,7 @@ Result<PackResult> write_files(const Artifact& source, const PackPlan& plan, con
   LOCKSTEP_TRY(write_texts(source, options, plan, directory.partial()));
   const auto written = Artifact::open(directory.partial());
   if (!written) return with_context(written.error(), "the finished pack does not open");
+  LOCKSTEP_TRY(source.intact());  // what was written may have been read from a file that changed
   LOCKSTEP_TRY(directory.publish());
   return result;
 }

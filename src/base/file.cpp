@@ -73,16 +73,16 @@ Result<struct stat> regular_file(int fd, const std::filesystem::path& path) {
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  const Descriptor fd(open_for_reading(path));
-  if (fd.get() < 0) return open_failure(path);
-  const struct stat info = LOCKSTEP_TRY(regular_file(fd.get(), path));
-  const auto size = static_cast<std::uint64_t>(info.st_size);
   MappedFile file;
+  file.descriptor_ = open_for_reading(path);
+  if (file.descriptor_ < 0) return open_failure(path);
+  const struct stat info = LOCKSTEP_TRY(regular_file(file.descriptor_, path));
+  const auto size = static_cast<std::uint64_t>(info.st_size);
   file.path_ = path;
-  file.device_ = info.st_dev;
-  file.inode_ = info.st_ino;
+  file.written_seconds_ = info.st_mtim.tv_sec;
+  file.written_nanoseconds_ = info.st_mtim.tv_nsec;
   if (size == 0) return file;
-  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.descriptor_, 0);
   if (data == MAP_FAILED) return fail(ErrorKind::Io, "{}: cannot map {} bytes: {}", path.string(), size, reason());
   file.data_ = static_cast<const std::byte*>(data);
   file.size_ = size;
@@ -93,36 +93,45 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
-      device_(other.device_),
-      inode_(other.inode_),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      written_seconds_(other.written_seconds_),
+      written_nanoseconds_(other.written_nanoseconds_),
       path_(std::move(other.path_)),
       guard_(std::move(other.guard_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
-  std::swap(device_, other.device_);
-  std::swap(inode_, other.inode_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(written_seconds_, other.written_seconds_);
+  std::swap(written_nanoseconds_, other.written_nanoseconds_);
   std::swap(path_, other.path_);
   std::swap(guard_, other.guard_);
   return *this;
 }
 
 Status MappedFile::intact() const {
-  // The rest of the page behind the new end reads as zeros without any fault, so the size is looked at as well. Another
-  // file under the name is none of this map's business.
+  // A fault alone does not tell: the rest of the page behind a new end reads as zeros without any, and a file may have
+  // been cut and written again while nobody read. The descriptor is asked, not the name: another file that has taken
+  // the name is none of this map's business.
+  if (size_ == 0) return {};
   struct stat info {};
-  const bool same = size_ > 0 && ::stat(path_.c_str(), &info) == 0 && info.st_dev == device_ && info.st_ino == inode_;
-  if (same && static_cast<std::uint64_t>(info.st_size) < size_) {
+  const bool seen = ::fstat(descriptor_, &info) == 0;
+  if (seen && static_cast<std::uint64_t>(info.st_size) < size_) {
     guard_.mark_lost();
     return fail(ErrorKind::Io, "{}: shrank from {} to {} bytes while it was read: restore it and start again",
                 path_.string(), size_, info.st_size);
   }
+  if (!seen || info.st_mtim.tv_sec != written_seconds_ || info.st_mtim.tv_nsec != written_nanoseconds_) {
+    guard_.mark_lost();
+    return fail(ErrorKind::Io, "{}: was written to while it was read: make sure that it is whole and start again",
+                path_.string());
+  }
   if (!guard_.lost()) return {};
-  return fail(ErrorKind::Io,
-              "{}: a part could not be read: it was cut short for a while, or the disk failed; restore it and start "
-              "again",
-              path_.string());
+  return fail(
+      ErrorKind::Io,
+      "{}: a part could not be read: it was changed for a while, or the disk failed; restore it and start again",
+      path_.string());
 }
 
 void MappedFile::release_pages() const noexcept {
@@ -133,6 +142,7 @@ void MappedFile::release_pages() const noexcept {
 MappedFile::~MappedFile() {
   guard_.release();  // first: another map may get the same addresses
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 Result<bool> file_present(const std::filesystem::path& path) {

@@ -15,8 +15,9 @@
 namespace lockstep {
 
 /// A read-only map of a whole regular file. Movable; the bytes live as long as the object. Where the file is cut
-/// shorter meanwhile, or the disk fails, the bytes from there on are zeros, and intact() says so ever after: whoever
-/// has read the bytes asks it before the result is used. Bytes that are overwritten in place are not noticed.
+/// shorter meanwhile, or the disk fails, the bytes from there on are zeros; where it is written to, they are others.
+/// intact() says so ever after: whoever has read the bytes asks it before the result is used. A writer that sets the
+/// time of the last write back is not noticed.
 class MappedFile {
  public:
   /// Maps `path`. An empty file maps to an empty span. Errors: NotFound, Io, Invalid (not a regular file).
@@ -32,14 +33,16 @@ class MappedFile {
   [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
   /// Takes the map's pages out of this process; the next access brings them back from the system's cache or the disk.
   void release_pages() const noexcept;
-  /// Whether what was read so far were the file's own bytes. Costs a stat(). Errors: Io, naming the file.
+  /// Whether what was read so far were the bytes that the file had when it was opened. Costs an fstat(). Errors: Io,
+  /// naming the file.
   [[nodiscard]] Status intact() const;
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
  private:
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
-  std::uint64_t device_ = 0, inode_ = 0;
+  int descriptor_ = -1;  ///< of the mapped file, whatever becomes of its name
+  std::int64_t written_seconds_ = 0, written_nanoseconds_ = 0;
   std::filesystem::path path_;
   MappingGuard guard_;
 };

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <thread>
 #include <vector>
 
@@ -62,11 +64,45 @@ TEST(MappingGuard, AShorterFileReadsAsZerosAndSaysSo) {
   }
 }
 
-TEST(MappingGuard, AFileThatGrowsOrIsReplacedIsIntact) {
+/// Whatever is written, and wherever the name has gone meanwhile. The map is of an old file: a write in the same tick
+/// of the system's clock as the one that made the file would not be told from it.
+TEST(MappingGuard, AFileThatIsWrittenToSaysSo) {
+  const ScratchDirectory scratch;
+  const fs::path path = scratch / "file";
+  const std::size_t whole = kPages * page() + 100;
+  const std::vector<void (*)(const fs::path&, std::size_t)> changes{
+      [](const fs::path& file, std::size_t size) {
+        std::FILE* out = std::fopen(file.c_str(), "r+b");
+        std::fputc('y', out);
+        std::fclose(out);
+        EXPECT_EQ(fs::file_size(file), size);
+      },
+      [](const fs::path& file, std::size_t size) {  // as cp over an existing file, while nobody reads
+        fs::resize_file(file, 0);
+        fs::resize_file(file, size);
+      },
+      [](const fs::path& file, std::size_t size) { fs::resize_file(file, 2 * size); },
+      [](const fs::path& file, std::size_t size) {  // faults nowhere
+        fs::resize_file(file, size - 1);
+        fs::rename(file, file.string() + ".away");
+      }};
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    SCOPED_TRACE(i);
+    ASSERT_TRUE(write_file(path, std::string(whole, 'x')));
+    fs::last_write_time(path, fs::last_write_time(path) - std::chrono::hours(1));
+    const MappedFile map = MappedFile::open(path).value();
+    EXPECT_TRUE(map.intact());
+    changes[i](path, whole);
+    const Status changed = map.intact();
+    ASSERT_FALSE(changed);
+    EXPECT_EQ(changed.error().kind, ErrorKind::Io);
+    EXPECT_TRUE(changed.error().message.starts_with(path.string())) << changed.error().message;
+  }
+}
+
+TEST(MappingGuard, AFileThatIsReplacedIsIntact) {
   const ScratchDirectory scratch;
   const MappedFile map = make_map(scratch / "file");
-  fs::resize_file(scratch / "file", 2 * kPages * page());
-  EXPECT_TRUE(map.intact());
   ASSERT_TRUE(write_file(scratch / "file", "another file"));
   EXPECT_TRUE(map.intact());
   fs::remove(scratch / "file");

@@ -25,7 +25,7 @@ TEST(Gates, AllPassOnTheToyPack) {
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_TRUE(report->passed());
   EXPECT_TRUE(report->complete());
-  EXPECT_EQ(report->gates.size(), 14U);
+  EXPECT_EQ(report->gates.size(), 15U);
   for (const GateResult& gate : report->gates) {
     EXPECT_TRUE(gate.passed) << gate.name << ": " << gate.difference;
     EXPECT_EQ(gate.cases, gate.planned) << gate.name;
