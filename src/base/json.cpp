@@ -30,13 +30,13 @@ class Checker {
  public:
   Checker(const JsonLimits& limits, std::size_t max_members) : limits_(limits), max_members_(max_members) {}
 
-  bool null() { return true; }
-  bool boolean(bool) { return true; }
-  bool number_integer(Json::number_integer_t) { return true; }
-  bool number_unsigned(Json::number_unsigned_t) { return true; }
-  bool number_float(Json::number_float_t, const std::string&) { return true; }
-  bool string(std::string&) { return true; }
-  bool binary(Json::binary_t&) { return true; }
+  bool null() { return value(); }
+  bool boolean(bool) { return value(); }
+  bool number_integer(Json::number_integer_t) { return value(); }
+  bool number_unsigned(Json::number_unsigned_t) { return value(); }
+  bool number_float(Json::number_float_t, const std::string&) { return value(); }
+  bool string(std::string&) { return value(); }
+  bool binary(Json::binary_t&) { return value(); }
 
   bool start_object(std::size_t) {
     objects_.emplace_back();
@@ -76,7 +76,12 @@ class Checker {
     std::set<std::string> keys;  // filled only when they must be unique
   };
 
+  bool value() {
+    if (++values_ <= limits_.max_values) return true;
+    return stop(ErrorKind::Limit, fmt::format("JSON with more than {} values", limits_.max_values));
+  }
   bool enter() {
+    if (!value()) return false;
     if (++depth_ <= limits_.max_depth) return true;
     return stop(ErrorKind::Limit, fmt::format("JSON nested deeper than {} levels", limits_.max_depth));
   }
@@ -90,7 +95,7 @@ class Checker {
   }
 
   const JsonLimits& limits_;
-  std::size_t max_members_;
+  std::size_t max_members_, values_ = 0;
   int depth_ = 0;
   std::vector<Object> objects_;
   Error error_;

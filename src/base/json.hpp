@@ -22,7 +22,8 @@ struct JsonLimits {
   /// linear in the text.
   std::size_t max_members = std::size_t{1} << 24;
   std::size_t max_ordered_members = 1024;
-  bool unique_keys = false;  ///< duplicate keys of an object are an error
+  std::size_t max_values = SIZE_MAX;  ///< in all, of every kind: a parsed value takes many times the bytes of its text
+  bool unique_keys = false;           ///< duplicate keys of an object are an error
 };
 
 /// Parses a whole text. A number that no double holds (1e999) is an error, text that is not UTF-8 too. `what` names the

@@ -125,6 +125,11 @@ Status complete(Options& options) {
     return fail(ErrorKind::Usage, "LOCKSTEP_API_KEY is empty: unset it to serve without keys");
   }
   if (variable != nullptr) LOCKSTEP_TRY(options.server.keys.add(variable));
+  const std::size_t bodies = options.server.http.all_bodies_bytes;
+  if (bodies > 0 && bodies < options.server.service.limits.body_bytes) {
+    return fail(ErrorKind::Usage, "--max-bodies {} is less than one request may have: make it at least --max-body ({})",
+                bodies, options.server.service.limits.body_bytes);
+  }
   if (options.no_bank && !options.bank_directory.empty()) {
     return fail(ErrorKind::Usage, "--no-bank keeps no states, so --bank-dir has nothing to hold; give one of them");
   }

@@ -55,7 +55,15 @@ bool is_reserved_variable(std::string_view name) {
                                                                  "caller",   "varargs", "kwargs",
                                                                  "true",     "false",   "none",
                                                                  "True",     "False",   "None"};
-  return std::ranges::find(kReserved, name) != kReserved.end() ||
+  static constexpr std::array<std::string_view, 24> kWords = {
+      "and",           "or",       "not",     "in",      "is",        "if",        "elif",
+      "else",          "endif",    "for",     "endfor",  "recursive", "set",       "endset",
+      "macro",         "endmacro", "call",    "endcall", "filter",    "endfilter", "generation",
+      "endgeneration", "break",    "continue"};
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  const auto other = [&](char c) { return !letter(c) && (c < '0' || c > '9'); };
+  if (name.empty() || !letter(name.front()) || std::ranges::any_of(name, other)) return true;  // no name at all
+  return std::ranges::find(kReserved, name) != kReserved.end() || std::ranges::find(kWords, name) != kWords.end() ||
          std::ranges::find(kTokenNames, name) != kTokenNames.end() ||
          std::ranges::any_of(jinja::globals(), [&](const jinja::Global& global) { return global.name == name; });
 }

@@ -39,7 +39,7 @@ struct ChatOptions {
 };
 
 /// Names that ChatOptions::extra cannot have: the conversation's parts, the special tokens and the template language's
-/// own functions and words.
+/// own functions and words; and what is no name there.
 [[nodiscard]] bool is_reserved_variable(std::string_view name);
 
 /// A compiled chat template. Immutable, cheap to copy, usable from several threads at once.

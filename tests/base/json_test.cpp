@@ -158,5 +158,18 @@ TEST(Json, TypedFields) {
   EXPECT_EQ(json_bool(Json::array(), "missing", "o").error().kind, ErrorKind::Invalid);
 }
 
+TEST(Json, ValuesOfEveryKindCount) {
+  JsonLimits limits;
+  limits.max_values = 6;
+  EXPECT_TRUE(parse_json(R"([1, "a", {"b": null}, 1.5])", "six", limits));
+  for (const char* text :
+       {R"([1, "a", {"b": null}, 1.5, true])", "[[[[[[[]]]]]]]", "[0,0,0,0,0,0]", R"(["","","","","",""])"}) {
+    const auto many = parse_json(text, "seven", limits);
+    ASSERT_FALSE(many) << text;
+    EXPECT_EQ(many.error().kind, ErrorKind::Limit);
+    EXPECT_EQ(many.error().message, "seven: JSON with more than 6 values");
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

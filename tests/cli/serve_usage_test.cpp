@@ -25,6 +25,7 @@ TEST(Serve, WrongUsage) {
                                                        {"serve", "--no-bank", "--bank-dir", "bank"},
                                                        {"serve", "--bank-writes", "0"},
                                                        {"serve", "--max-bodies", "0"},
+                                                       {"serve", "--max-bodies", "1M"},
                                                        {"serve", "--model-id", ""},
                                                        {"serve", "--host", ""},
                                                        {"serve", "--allow-host", ""},

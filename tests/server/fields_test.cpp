@@ -423,6 +423,9 @@ TEST(Fields, NumbersOutOfRangeAreSaidToBeThat) {
   EXPECT_EQ(message("x", ("[{}, " + std::string(100, '[') + std::string(100, ']') + "]").c_str()).substr(0, 1), " ")
       << "depth is no field's fault";
   EXPECT_NE(message("temperature", "1e999").find("1e999"), std::string::npos);
+  std::string values = "[0";
+  for (int i = 0; i < (1 << 20); ++i) values += ",0";
+  EXPECT_EQ(message("x", (values + "]").c_str()), " the request's body: JSON with more than 1048576 values");
   EXPECT_NE(message("temperature", "NaN"), "taken");
 }
 

@@ -53,6 +53,7 @@ struct RequestLimits {
   std::int64_t choices = 16, top_logprobs = 20;
   std::size_t body_bytes = std::size_t{32} << 20;
   int json_depth = 100;
+  std::size_t json_values = std::size_t{1} << 20;
   bool strict = false;  ///< unknown fields are errors
 };
 

@@ -4,7 +4,10 @@
 namespace lockstep::server {
 
 Parsed<OrderedJson> parse_body(std::string_view body, const RequestLimits& limits) {
-  const JsonLimits json{.max_bytes = limits.body_bytes, .max_depth = limits.json_depth, .unique_keys = true};
+  const JsonLimits json{.max_bytes = limits.body_bytes,
+                        .max_depth = limits.json_depth,
+                        .max_values = limits.json_values,
+                        .unique_keys = true};
   Result<OrderedJson> parsed = parse_ordered_json(body, "the request's body", json);
   if (!parsed) {
     const bool limit = parsed.error().kind == ErrorKind::Limit && body.size() <= json.max_bytes;
