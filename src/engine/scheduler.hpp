@@ -76,7 +76,8 @@ class Scheduler final : public Engine {
   void leave(Job& job);
   void drop_state(Group& group);
   void sweep();
-  void check_poison(const Error& error);
+  bool note_poison();
+  void fail_the_rest(const Error& error);
 
   const model::Model& model_;
   const Options options_;

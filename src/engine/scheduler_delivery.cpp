@@ -17,6 +17,9 @@ void Scheduler::settle(std::span<Part> parts, std::span<Job* const> members) {
     if (parts[i].status) prompt_progress(*members[i]);
   }
   stepper_.first(parts);
+  const auto failed = std::ranges::find_if(parts, [](const Part& part) { return !part.status; });
+  // Before anyone hears of a failure: who then asks, or sends the next request, is told the truth.
+  const bool poisoned = failed != parts.end() && note_poison();
   for (std::size_t i = 0; i < members.size(); ++i) {
     Job& job = *members[i];
     // Tokens that were drawn before something failed are part of the answer.
@@ -27,9 +30,7 @@ void Scheduler::settle(std::span<Part> parts, std::span<Job* const> members) {
       finish(job);
     }
   }
-  for (const Part& part : parts) {
-    if (!part.status) check_poison(part.status.error());
-  }
+  if (poisoned) fail_the_rest(failed->status.error());
 }
 
 void Scheduler::prompt_progress(Job& job) {
@@ -182,13 +183,16 @@ void Scheduler::drop_state(Group& group) {
   release(group.kept_bytes);
 }
 
-void Scheduler::check_poison(const Error& error) {
+/// Whether the model has failed for good; the first error stays.
+bool Scheduler::note_poison() {
   const Status status = model_.status();
-  if (status) return;
-  {
-    const std::lock_guard lock(mutex_);
-    if (poisoned_.empty()) poisoned_ = status.error().message;
-  }
+  if (status) return false;
+  const std::lock_guard lock(mutex_);
+  if (poisoned_.empty()) poisoned_ = status.error().message;
+  return true;
+}
+
+void Scheduler::fail_the_rest(const Error& error) {
   for (Jobs* jobs : {&running_, &queue_}) {
     for (const auto& job : *jobs) {
       if (!job->ended) fail_job(*job, error);

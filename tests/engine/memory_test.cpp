@@ -129,6 +129,20 @@ TEST(OutOfMemory, InsideAStepFailsThatRequestOnly) {
   std::printf("%d failed, %d finished\n", failed, finished);
 }
 
+/// Looks at the engine's statistics when it hears of the failure.
+class Asking final : public Recorder {
+ public:
+  explicit Asking(const Engine& engine) : engine_(engine) {}
+  void on_error(std::int64_t choice, const Error& error) override {
+    told = engine_.stats().poisoned;
+    Recorder::on_error(choice, error);
+  }
+  std::string told;
+
+ private:
+  const Engine& engine_;
+};
+
 TEST(Poisoned, ATableThatCannotBeReadEndsEverythingClearly) {
   auto artifact = artifact::Artifact::open(kToyPack).value();
   std::atomic<bool> broken{false};
@@ -139,9 +153,9 @@ TEST(Poisoned, ATableThatCannotBeReadEndsEverythingClearly) {
   const auto model = model::Model::load(artifact, backend::CpuBackend::create(cpu).value(), {}).value();
   const auto engine = engine_for(*model);
   std::mt19937 random(1);
-  std::vector<std::shared_ptr<Recorder>> sinks;
+  std::vector<std::shared_ptr<Asking>> sinks;
   for (int i = 0; i < 6; ++i) {
-    sinks.push_back(std::make_shared<Recorder>());
+    sinks.push_back(std::make_shared<Asking>(*engine));
     ASSERT_TRUE(engine->submit(long_request(random, 30, 3000), sinks.back()));
   }
   sinks[0]->wait_tokens(1);
@@ -151,6 +165,7 @@ TEST(Poisoned, ATableThatCannotBeReadEndsEverythingClearly) {
     EXPECT_EQ(sink->choice().ends, 1);
     ASSERT_TRUE(sink->choice().error);
     EXPECT_EQ(sink->choice().error->kind, ErrorKind::Io);
+    EXPECT_NE(sink->told, "");
   }
   EXPECT_TRUE(engine->wait_idle(60));
   EXPECT_FALSE(engine->stats().poisoned.empty());
