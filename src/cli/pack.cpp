@@ -28,7 +28,7 @@ Status pack(const Options& options) {
   work.recipe = LOCKSTEP_TRY(artifact::find_recipe(options.recipe));
   work.force = options.force;
   work.threads = granted_threads(options.threads);
-  work.cancel = &interrupt.flag();
+  work.cancel = &InterruptScope::flag();
   std::unique_ptr<Progress> progress;
   work.progress = [&](std::uint64_t done, std::uint64_t total) {
     if (!progress) progress = std::make_unique<Progress>("packing", total, ProgressUnit::Bytes);

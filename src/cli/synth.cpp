@@ -48,7 +48,7 @@ Status synth(const Options& options) {
   artifact::SynthOptions work;
   work.force = options.force;
   work.threads = granted_threads(options.threads);
-  work.cancel = &interrupt.flag();
+  work.cancel = &InterruptScope::flag();
   if (options.tokenizer.empty()) {
     work.tokenizer = LOCKSTEP_TRY(find_demo_model());
   } else if (options.tokenizer != "none") {
