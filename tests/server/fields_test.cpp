@@ -314,7 +314,7 @@ TEST(Fields, UnknownOnesAreErrorsInStrictModeInEveryObject) {
       {Api::Responses, kResponse, R"({"reasoning": {}, "text": {"format": {"type": "text"}}, "stream_options": {}})"},
       {Api::Messages, kMessage,
        R"({"thinking": {"type": "adaptive"}, "metadata": {}, "output_config": {}, "tool_choice": {"type": "auto"},
-           "cache_control": {}, "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}]})"}};
+           "cache_control": {}, "system": [{"type": "text", "text": "s"}]})"}};
   for (const auto& [api, base, more] : cases) {
     OrderedJson body = OrderedJson::parse(base);
     body.update(OrderedJson::parse(more));
