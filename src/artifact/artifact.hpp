@@ -69,8 +69,8 @@ class Artifact {
   [[nodiscard]] const std::vector<std::string>& warnings() const;  ///< e.g. stored hash constants differ from computed
   [[nodiscard]] const Identity& identity() const;
 
-  /// Fails once a mapped file of the model has shrunk or could not be read: what the views give may be zeros since, and
-  /// what was computed from it means nothing. Costs a stat() a file. Errors: Io, naming the file.
+  /// Fails once a mapped file of the model was cut, written to or unreadable: what the views give may be wrong since,
+  /// and what was computed from it means nothing. Costs an fstat() a file. Errors: Io, naming the file.
   [[nodiscard]] Status intact() const;
   /// intact(), as long as this artifact or the one that it is moved to lives.
   [[nodiscard]] std::function<Status()> watch() const;

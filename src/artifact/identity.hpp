@@ -20,7 +20,7 @@ struct FileHash {
 };
 
 /// SHA-256 and size of one file. `step` is called with the bytes hashed since its last call; its error ends the work.
-/// Errors: as MappedFile::open(), Io when the file shrinks meanwhile.
+/// Errors: as MappedFile::open(), Io when the file changes meanwhile.
 Result<FileHash> hash_file(const std::filesystem::path& path, const std::function<Status(std::uint64_t)>& step);
 
 /// SHA-256 of config.json, mtplx_runtime.json (when there is one) and every tensor file, in ascending order of name.

@@ -52,7 +52,7 @@ class TensorSet {
   void release_pages() const noexcept {
     for (const SafetensorsFile& file : files_) file.release_pages();
   }
-  /// Fails once one of the files has shrunk or could not be read.
+  /// Fails once one of the files has changed or could not be read.
   [[nodiscard]] Status intact() const;
   [[nodiscard]] const SafetensorsFile* file(std::string_view file_name) const;
 

@@ -27,14 +27,14 @@ struct ModelOptions {
 class Model {
  public:
   /// Uploads all weights of `artifact`, which must outlive the model. Errors: Unsupported geometry, Limit, Cancelled,
-  /// Io when a file has shrunk meanwhile.
+  /// Io when a file has changed meanwhile.
   static Result<std::unique_ptr<Model>> load(const artifact::Artifact& artifact,
                                              std::unique_ptr<backend::Backend> backend, const ModelOptions& options);
 
   [[nodiscard]] const artifact::ModelConfig& config() const { return config_; }
   [[nodiscard]] const Weights& weights() const { return weights_; }
   [[nodiscard]] backend::Backend& backend() const { return *backend_; }
-  /// The first error for good: of the device, of the n-gram table, or of a mapped file of the model that has shrunk.
+  /// The first error for good: of the device, of the n-gram table, or of a mapped file of the model that has changed.
   /// After it nothing that the model computes means anything; it must be loaded again.
   [[nodiscard]] Status status() const;
   [[nodiscard]] backend::StateType state_type() const { return state_; }

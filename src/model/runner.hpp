@@ -46,7 +46,7 @@ class Runner {
   /// token id, Limit (context or memory), Io of the n-gram table; then the sequences are as they were before, but for
   /// one case: table rows are read while the layers in front of the PLE layer run, and if that read fails, sequences
   /// without capture are broken() (src/model/sequence.hpp). Steps after that fail before they touch anything.
-  /// Model::status() is the other case: it is asked last, and when it fails (Io of a mapped file that has shrunk, or
+  /// Model::status() is the other case: it is asked last, and when it fails (Io of a mapped file that has changed, or
   /// the device's error) all sequences of the step are broken() and the logits worthless.
   Status forward(std::span<const Segment> segments);
   /// Starts reading the table rows of tokens[first..], where `tokens` are to follow those of the sequence: the next
