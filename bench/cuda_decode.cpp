@@ -2,7 +2,8 @@
 // comparison of logits with the processor.
 //   cuda_decode [GEOMETRY] [LAYERS] [NGRAM ROWS A HEAD] [PROMPT CHUNK] [no-comparison]   (mid, its layers and rows,
 //   2048)
-//   cuda_decode GEOMETRY LAYERS ROWS CHUNK tables   decoding with the n-gram table in each of its places, in turns
+//   cuda_decode GEOMETRY LAYERS ROWS CHUNK tables [PLACE..]   decoding with the n-gram table in each of these places
+//   (device, pinned, resident, streamed), in turns
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -182,16 +183,17 @@ double median(std::vector<double> values) {
 }
 
 /// Steps with the table in each place, a few at a time in turns, forwards and backwards. 1 when logits differ.
-int compare_places(const artifact::Artifact& artifact, std::int64_t chunk) {
+int compare_places(const artifact::Artifact& artifact, std::int64_t chunk, std::vector<backend::NgramMode> modes) {
+  using backend::NgramMode;
+  if (modes.empty()) modes = {NgramMode::Device, NgramMode::Pinned, NgramMode::Resident, NgramMode::Streamed};
   std::vector<Place> places;
   model::ModelOptions options;
   options.draft = false;
-  for (const auto mode : {backend::NgramMode::Device, backend::NgramMode::Pinned, backend::NgramMode::Resident,
-                          backend::NgramMode::Streamed}) {
+  for (const NgramMode mode : modes) {
     backend::CudaOptions cuda;
     cuda.ngram.mode = mode;
     std::unique_ptr<backend::Backend> made = must(backend::create_cuda_backend(cuda));
-    if (mode == backend::NgramMode::Streamed) made = std::make_unique<WithFile>(std::move(made));
+    if (mode == NgramMode::Streamed) made = std::make_unique<WithFile>(std::move(made));
     const auto begin = Clock::now();
     auto loaded = must(model::Model::load(artifact, std::move(made), options));
     fmt::print("loaded in {:.1f} s: {}\n", since(begin), loaded->backend().ngram_store()->describe());
@@ -255,7 +257,11 @@ int main(int count, char** arguments) {
   fmt::print("weights made in {:.1f} s\n", since(begin));
   std::fflush(stdout);
   if (count > 5 && std::string_view(arguments[5]) == "tables") {
-    return compare_places(artifact, std::max(64, std::atoi(arguments[4])));
+    std::vector<backend::NgramMode> modes;
+    for (int i = 6; i < count; ++i) {
+      if (const auto mode = backend::find_ngram_mode(arguments[i])) modes.push_back(*mode);
+    }
+    return compare_places(artifact, std::max(64, std::atoi(arguments[4])), std::move(modes));
   }
   begin = Clock::now();
   model::ModelOptions options;
