@@ -12,6 +12,7 @@ struct CudaOptions {
   int device = 0;
   bool graphs = true;  ///< repeated steps as CUDA graphs; LOCKSTEP_CUDA_GRAPH=0 switches them off
   NgramOptions ngram;
+  bool draw = true;  ///< tokens are drawn on the device; LOCKSTEP_CUDA_SAMPLE=0 leaves them to the host
 };
 
 /// Whether this program was built with CUDA.
