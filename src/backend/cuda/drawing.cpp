@@ -9,8 +9,7 @@ namespace {
 
 namespace cuda = kernels::cuda;
 
-/// Rows of one launch; the scratch is made for so many.
-constexpr std::size_t kRowsAtOnce = 32;
+constexpr auto kRowsAtOnce = static_cast<std::size_t>(cuda::kDrawRows);
 
 template <class T>
 std::size_t bytes_of(std::int64_t per_row) {

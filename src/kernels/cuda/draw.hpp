@@ -22,15 +22,25 @@ inline constexpr int kDrawStage = 512;
   return (vocabulary + kDrawStage - 1) / kDrawStage * kDrawStage;
 }
 
+/// Rows of one launch; scratch is made for so many.
+inline constexpr std::int64_t kDrawRows = 32;
+
+/// Bytes of the scratch and of what goes to the device and back.
+[[nodiscard]] constexpr std::uint64_t draw_scratch_bytes(std::int64_t vocabulary) {
+  const std::uint64_t heads = static_cast<std::uint64_t>(draw_chunks(vocabulary)) * sizeof(std::uint64_t);
+  const std::uint64_t exps = static_cast<std::uint64_t>(draw_padded(vocabulary)) * sizeof(float);
+  return kDrawRows * (heads + exps + sizeof(DrawRequest) + sizeof(Drawn));
+}
+
 struct DrawRows {
   const float* logits = nullptr;  ///< rows of `width` values
   std::int64_t width = 0;
   const DrawRequest* requests = nullptr;  ///< [count], on the device
-  std::int64_t count = 0;
-  std::int64_t vocabulary = 0;     ///< at least that of every request
-  std::uint64_t* heads = nullptr;  ///< scratch [count, draw_chunks(vocabulary)]
-  float* exps = nullptr;           ///< scratch [count, draw_padded(vocabulary)]; null: every request is an argmax
-  Drawn* drawn = nullptr;          ///< [count], on the device
+  std::int64_t count = 0;                 ///< at most kDrawRows
+  std::int64_t vocabulary = 0;            ///< at least that of every request
+  std::uint64_t* heads = nullptr;         ///< scratch [count, draw_chunks(vocabulary)]
+  float* exps = nullptr;   ///< scratch [count, draw_padded(vocabulary)]; null: every request is an argmax
+  Drawn* drawn = nullptr;  ///< [count], on the device
 };
 
 void draw_rows(Queue& queue, const DrawRows& rows);
