@@ -11,7 +11,8 @@ using Key = unsigned long long;
 
 /// Greater than every key: the chunk has a logit that is not finite.
 constexpr Key kNotFinite = ~Key{0};
-constexpr int kRing = 8;  ///< stages on their way from memory
+constexpr int kRing = 6;  ///< stages on their way from memory
+constexpr int kStageSteps = kDrawStage / 32;
 constexpr int kChainThreads = 64;
 constexpr int kExpThreads = 256;
 constexpr int kPerThread = kDrawChunk / 32;
@@ -71,7 +72,6 @@ __global__ void __launch_bounds__(32 * kWarps) find_heads(DrawRows p) {
 
 __global__ void __launch_bounds__(kExpThreads) exponentials(DrawRows p) {
   __shared__ Key of_warps[kExpThreads / 32];
-  trigger_next_grid();
   wait_previous_grid();
   const DrawRequest request = p.requests[blockIdx.y];
   const int begin = static_cast<int>(blockIdx.x) * kPerThread * kExpThreads;
@@ -94,9 +94,18 @@ __global__ void __launch_bounds__(kExpThreads) exponentials(DrawRows p) {
     const int id = begin + i * kExpThreads + thread;
     if (id < end) exps[id] = id < request.vocab ? canon_exp(logits[id] * request.scale - largest) : 0.0F;
   }
+  trigger_next_grid();  // not earlier: the next blocks would crowd where these leave room, and they are long
 }
 
-/// The fold32 of a row of exponentials in binary64, by one warp; every lane gets the result.
+/// sum + e, rounded once, for 0 <= e. The bits of e at the places of a binary64 are e * 2^-896, denormal where e is, so
+/// that the product is exact. A conversion would be another instruction, of which a multiprocessor does few at a time.
+__device__ __forceinline__ double add_to(double sum, float e) {
+  const auto bits = static_cast<int>(float_bits(e));
+  return fma(__hiloint2double(bits >> 3, bits << 29), 0x1p896, sum);
+}
+
+/// The fold32 of a row of exponentials in binary64, by one warp; every lane gets the result. The values of a stage are
+/// in registers while those of the one before are added: nothing but the additions waits for the additions.
 __device__ double fold_row(const float* exps, int padded, float (*ring)[kDrawStage], int lane) {
   const int stages = padded / kDrawStage;
   const auto fetch = [&](int stage) {
@@ -110,13 +119,18 @@ __device__ double fold_row(const float* exps, int padded, float (*ring)[kDrawSta
   };
   for (int stage = 0; stage < kRing - 1; ++stage) fetch(stage);
   double sum = 0;
-  for (int stage = 0; stage < stages; ++stage) {
+  float values[kStageSteps] = {};
+  for (int stage = 0; stage <= stages; ++stage) {
+    float next[kStageSteps];
     wait_copies<kRing - 2>();
     __syncwarp();  // what others have copied is there, and what they have read may be replaced
     fetch(stage + kRing - 1);
-    const float* values = ring[stage % kRing];
 #pragma unroll
-    for (int i = 0; i < kDrawStage; i += 32) sum += static_cast<double>(values[i + lane]);
+    for (int i = 0; i < kStageSteps; ++i) next[i] = ring[stage % kRing][32 * i + lane];
+#pragma unroll
+    for (int i = 0; i < kStageSteps; ++i) sum = add_to(sum, values[i]);
+#pragma unroll
+    for (int i = 0; i < kStageSteps; ++i) values[i] = next[i];
   }
 #pragma unroll
   for (int width = 16; width > 0; width /= 2) sum += __shfl_xor_sync(kAllLanes, sum, width);

@@ -13,7 +13,7 @@ inline constexpr std::int64_t kMostDrawnVocabulary = std::int64_t{1} << 19;
 /// Values of a row that one warp looks at; the first of them in the canon's order is the chunk's head.
 inline constexpr int kDrawChunk = 256;
 /// Values that the sum over a row takes at a time: rows of exponentials are filled up to a multiple with zeros.
-inline constexpr int kDrawStage = 512;
+inline constexpr int kDrawStage = 1024;
 
 [[nodiscard]] constexpr std::int64_t draw_chunks(std::int64_t vocabulary) {
   return (vocabulary + kDrawChunk - 1) / kDrawChunk;
