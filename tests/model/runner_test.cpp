@@ -56,6 +56,15 @@ TEST_F(RunnerTest, MoreRowsThanFit) {
   expect_refused([&] { return runner_.forward(segments); }, "17 rows");
 }
 
+TEST_F(RunnerTest, DrawsThatAreNotOneForEachWantedRow) {
+  const std::vector<std::int32_t> tokens{1, 2, 3};
+  const std::vector<backend::DrawRequest> draws(2);
+  for (const LogitsWanted wanted : {LogitsWanted::None, LogitsWanted::Last, LogitsWanted::All}) {
+    const Segment segment{&sequence_, tokens, wanted, false, draws};
+    expect_refused([&] { return runner_.forward({&segment, 1}); }, "2 tokens to be drawn");
+  }
+}
+
 // All captured rows may be rejected, so there can be only as many as the ring of raw index keys lets be taken back.
 TEST_F(RunnerTest, CapturedRowsAreAsManyAsCanBeTakenBack) {
   std::mt19937 random(1);
