@@ -33,6 +33,8 @@ struct Choice {
 
 struct InnerParams {
   Stack gate, up, shared_gate, shared_up;
+  Stack next;                       ///< the down matrices: the next kernel's
+  unsigned next_codes, next_pairs;  ///< bytes of a block's slice of one of them
   const float* logits;
   const uint4* digits;
   const float2* steps;
@@ -40,7 +42,22 @@ struct InnerParams {
   float2* inner_steps;
   std::int32_t* choice;
   int tokens, experts, ranks, chunks, segments, inner_chunks, blocks;
+  unsigned segment_part;  ///< of part_of()
 };
+
+/// The block's slices of the chosen experts' down matrices go to the cache.
+__device__ __forceinline__ void bring_down(const InnerParams& p, const Routing& routing, int block) {
+  const auto bring = [&](const std::byte* from, std::int64_t bytes, unsigned slice) {
+    const std::int64_t begin = static_cast<std::int64_t>(slice) * block;
+    if (begin >= bytes || slice == 0) return;
+    bring_to_cache(from + begin, static_cast<unsigned>(bytes - begin < slice ? bytes - begin : slice));
+  };
+  const int run = static_cast<int>(threadIdx.x);
+  if (run >= routing.runs) return;
+  const std::int64_t expert = routing.expert[run];
+  bring(p.next.codes + expert * p.next.code_stride, p.next.code_stride, p.next_codes);
+  bring(p.next.pairs + expert * p.next.pair_stride, p.next.pair_stride, p.next_pairs);
+}
 
 /// The parts' memory serves the router's values first.
 __host__ __device__ constexpr int parts_floats(int parts, int tokens) {
@@ -59,8 +76,8 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
   const int warp = thread / 32;
   const int threads = static_cast<int>(blockDim.x);
   const int warps = threads / 32;
-  const int segment = warp % p.segments;
-  const int z = warp / p.segments;
+  const int z = part_of(warp, p.segment_part);
+  const int segment = warp - z * p.segments;
   const int chunks =
       p.chunks - segment * kSegmentChunks < kSegmentChunks ? p.chunks - segment * kSegmentChunks : kSegmentChunks;
   const int block = static_cast<int>(blockIdx.x);
@@ -127,24 +144,27 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
     const int end = run < 0 ? p.tokens : (run + 1 < routing.runs ? routing.first[run + 1] : pairs);
     const int count = end - first;
     // Row of the input and row of the result of the unit's k-th row.
-    const auto in_row = [&](int k) { return run < 0 ? k : routing.order[first + k] / p.ranks; };
-    const auto out_row = [&](int k) { return run < 0 ? pairs + k : routing.order[first + k]; };
-    const bool live = row < count;
-    const int in = live ? in_row(row) : 0;
-    const uint4* my_digits = digits + (in * p.chunks + segment * kSegmentChunks) * 8 + quad * 2;
-    const auto steps_of = [&](int k) {
-      return steps + in_row(k < count ? k : 0) * p.chunks + segment * kSegmentChunks;
+    const auto in_row = [&](int k) {
+      if constexpr (kTokens == 1) return 0;
+      return run < 0 ? k : routing.order[first + k] / p.ranks;
     };
-    const float2* steps0 = steps_of(2 * quad);
-    const float2* steps1 = steps_of(2 * quad + 1);
+    const auto out_row = [&](int k) { return run < 0 ? pairs + k : routing.order[first + k]; };
+    // Columns of rows that are not there repeat the first one's and are not read.
+    const auto at_row = [&](int column) {
+      const int k = Columns<kTokens>::token(column);
+      return in_row(k < count ? k : 0) * p.chunks + segment * kSegmentChunks;
+    };
+    const uint4* my_digits = digits + at_row(row) * 8 + quad * 2;
+    const float2* steps0 = steps + at_row(2 * quad);
+    const float2* steps1 = steps + at_row(2 * quad + 1);
     float* mine = parts + round % 2 * 2 * part_size;
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       wait_copies<1>();
       __syncwarp();
+      if (round == 0 && half == 1) bring_down(p, routing, block);
       float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-      add_groups<4, kTokens == 1>(stages + half * kStage, kSegmentChunks, 0, chunks, my_digits, live, steps0, steps1,
-                                  lane, sums);
+      add_groups<4, kTokens>(stages + half * kStage, kSegmentChunks, 0, chunks, my_digits, steps0, steps1, lane, sums);
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int token = 2 * quad + c;
@@ -168,9 +188,12 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float* from = mine + half * part_size + (at / 16 * p.segments * kTokens + warp) * 16 + at % 16;
+        float parts_of[kSegments];
+#pragma unroll
+        for (int s = 0; s < kSegments; ++s) parts_of[s] = s < p.segments ? from[s * kTokens * 16] : 0.0F;
         float total = 0.0F;
-#pragma unroll 1
-        for (int s = 0; s < p.segments; ++s) total += from[s * kTokens * 16];
+#pragma unroll
+        for (int s = 0; s < kSegments; ++s) total += parts_of[s];
         two[half] = total;
       }
       const float value = canon_silu(two[0]) * two[1];
@@ -192,6 +215,7 @@ struct DownParams {
   const float* shared_logit;
   Tail tail;
   int tokens, ranks, chunks, hidden;
+  Ahead ahead;
 };
 
 constexpr int kDownWarps = 12;
@@ -268,18 +292,22 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
       copies_made();
       wait_copies<0>();
       __syncwarp();
-      const bool live = row < here;
-      const auto* digits = reinterpret_cast<const uint4*>(rows + (live ? row : 0) * kRowBytes) + quad * 2;
-      const auto steps_of = [&](int k) {
-        return reinterpret_cast<const float2*>(rows + (k < here ? k : 0) * kRowBytes + kDownChunks * kChunkDigits);
+      if (item == 0 && base == 0) bring_ahead(p.ahead, tile);
+      const auto at_row = [&](int column) {
+        const int k = Columns<kRows>::token(column);
+        return rows + (k < here ? k : 0) * kRowBytes;
+      };
+      const auto* digits = reinterpret_cast<const uint4*>(at_row(row)) + quad * 2;
+      const auto steps_of = [&](int column) {
+        return reinterpret_cast<const float2*>(at_row(column) + kDownChunks * kChunkDigits);
       };
       float totals[4] = {0.0F, 0.0F, 0.0F, 0.0F};
 #pragma unroll 1
       for (int begin = 0; begin < p.chunks; begin += kSegmentChunks) {
         const int some = p.chunks - begin < kSegmentChunks ? p.chunks - begin : kSegmentChunks;
         float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-        add_groups<4, kRows == 1>(slot, kDownChunks, begin, some, digits, live, steps_of(2 * quad),
-                                  steps_of(2 * quad + 1), lane, sums);
+        add_groups<4, kRows>(slot, kDownChunks, begin, some, digits, steps_of(2 * quad), steps_of(2 * quad + 1), lane,
+                             sums);
 #pragma unroll
         for (int i = 0; i < 4; ++i) totals[i] += sums[i];
       }
@@ -346,10 +374,17 @@ void few_experts_inner(Queue& queue, const FewExperts& e, const float* logits, c
   p.experts = static_cast<int>(e.gate->count);
   p.ranks = static_cast<int>(e.ranks);
   p.chunks = static_cast<int>(e.gate->chunks());
+  p.next = stack_of(*e.down);
   p.segments = (p.chunks + kSegmentChunks - 1) / kSegmentChunks;
+  p.segment_part = part_factor(p.segments);
   p.inner_chunks = static_cast<int>(e.gate->rows / 64);
   const std::int64_t most = (std::min(e.gate->count, e.rows * e.ranks) + 1) * p.inner_chunks;
   p.blocks = static_cast<int>(std::min<std::int64_t>(most, queue.multiprocessors()));
+  const auto slice = [&](std::int64_t bytes) {
+    return static_cast<unsigned>((bytes / 16 + p.blocks - 1) / p.blocks * 16);
+  };
+  p.next_codes = e.ahead ? slice(p.next.code_stride) : 0;
+  p.next_pairs = e.ahead ? slice(p.next.pair_stride) : 0;
   const int columns = p.tokens == 1 ? 1 : 4;
   const auto warps = static_cast<std::size_t>(p.segments * kUnitTiles);
   const int parts = parts_floats(static_cast<int>(warps) * columns * 64, p.tokens);
@@ -378,6 +413,7 @@ void few_experts_down(Queue& queue, const FewExperts& e, const ActivationRows& i
   p.ranks = static_cast<int>(e.ranks);
   p.chunks = static_cast<int>(e.down->chunks());
   p.hidden = static_cast<int>(e.down->rows);
+  p.ahead = queue.take_ahead(static_cast<int>(e.down->tiles()));
   const int kept = p.tokens == 1 ? 1 : 2;
   const auto slot = static_cast<std::size_t>(few_stage_bytes<4>(kDownChunks) + kept * kDownChunks * (kChunkDigits + 8));
   launch(queue, p.tokens == 1 ? experts_down_kernel<1, 1> : experts_down_kernel<4, 2>,
