@@ -202,10 +202,6 @@ class Backend {
   /// Where the rows of the n-gram table come from, for statistics; nullptr without a table.
   [[nodiscard]] virtual const NgramStore* ngram_store() const { return nullptr; }
 
-  /// The gated-residual sites in the order in which a step passes them. What it points to stays in place as long as
-  /// steps are taken. A device may use it to fetch weights early; may be left out.
-  virtual void site_order(std::span<const HyperWeights* const> /*sites*/) {}
-
   /// Sets geometry and state type once, before any operation.
   virtual Status configure(const artifact::ModelConfig& config, StateType state) = 0;
   /// Makes rotation angles available for positions below `positions`.

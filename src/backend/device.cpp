@@ -24,7 +24,7 @@ Result<std::unique_ptr<Backend>> create_backend(const DeviceChoice& choice, cons
   if (cpu.unquantised_activations) {
     return fail(ErrorKind::Usage, "unquantised activations are an oracle of the processor: use --device cpu");
   }
-  return create_cuda_backend({.device = choice.index, .ngram = cpu.ngram});
+  return create_cuda_backend({choice.index, true, cpu.ngram});
 }
 
 }  // namespace lockstep::backend

@@ -53,13 +53,6 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
     if (!weights) return with_context(std::move(weights).error(), artifact.directory().string());
     model->weights_ = *std::move(weights);
   }
-  std::vector<const backend::HyperWeights*> sites;
-  for (const LayerWeights& layer : model->weights_.layers) {
-    sites.push_back(&layer.attention_site);
-    sites.push_back(&layer.mlp_site);
-  }
-  sites.push_back(&model->weights_.mixer);
-  model->backend_->site_order(sites);
   if (model->has_draft() && !options.draft_tokens.empty()) {
     std::vector<std::byte> memory;
     const artifact::MatrixView head = artifact.readable(artifact.view().head, memory);

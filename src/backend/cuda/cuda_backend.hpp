@@ -11,8 +11,7 @@ namespace lockstep::backend {
 struct CudaOptions {
   int device = 0;
   bool graphs = true;  ///< repeated steps as CUDA graphs; LOCKSTEP_CUDA_GRAPH=0 switches them off
-  NgramOptions ngram{};
-  bool ahead = true;  ///< weights come to the cache before they are needed; LOCKSTEP_CUDA_AHEAD=0 switches it off
+  NgramOptions ngram;
 };
 
 /// Whether this program was built with CUDA.

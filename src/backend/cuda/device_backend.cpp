@@ -38,9 +38,6 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaOptions& options)
   if (const char* off = std::getenv("LOCKSTEP_CUDA_GRAPH"); off != nullptr && std::string_view(off) == "0") {
     used.graphs = false;
   }
-  if (const char* off = std::getenv("LOCKSTEP_CUDA_AHEAD"); off != nullptr && std::string_view(off) == "0") {
-    used.ahead = false;
-  }
   auto backend = std::make_unique<DeviceBackend>(used, info);
   LOCKSTEP_TRY(backend->status());
   return backend;

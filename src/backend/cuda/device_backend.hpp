@@ -4,7 +4,6 @@
 #include <array>
 #include <initializer_list>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "backend/cuda/cuda_backend.hpp"
@@ -57,7 +56,6 @@ class DeviceBackend final : public Backend {
   Result<BufferPtr> upload(std::span<const float> vector) override;
   Status set_ngram_table(const artifact::NgramTableView& table) override;
   [[nodiscard]] const NgramStore* ngram_store() const override { return ngram_.get(); }
-  void site_order(std::span<const HyperWeights* const> sites) override;
   Status configure(const artifact::ModelConfig& config, StateType state) override;
   Status prepare_positions(std::int64_t positions) override;
   Status reserve_rows(std::int64_t rows) override;
@@ -144,10 +142,6 @@ class DeviceBackend final : public Backend {
   /// The product that ends a block: to the tail's x where it has one, else to its y, which serves as scratch otherwise.
   void multiply_into(const Matrix& matrix, Input& input, const kernels::cuda::Tail& tail);
   void add_tail(const kernels::cuda::Tail& tail, std::int64_t rows);
-  /// The next kernel of a few rows brings these to the cache (kernels/cuda/ahead.hpp).
-  void bring_soon(std::initializer_list<const Matrix*> matrices, std::int64_t rows);
-  /// The same for the site that follows the block's, where that is known.
-  void bring_next_site(std::int64_t rows);
   /// Products of the same few f32 rows in as few launches as their kinds allow; false when they are not for those.
   bool multiply_few(std::initializer_list<Product> products);
   void delta_into(const DeltaWeights& weights, const float* u, std::span<const DeltaSlot> slots, std::int64_t rows,
@@ -185,8 +179,6 @@ class DeviceBackend final : public Backend {
   std::vector<std::int64_t> last_tables_;  ///< what tables_ holds
   const std::int64_t* last_tables_at_ = nullptr;
   std::vector<float> ngram_rows_;
-  std::unordered_map<const HyperWeights*, const HyperWeights*> following_;  ///< sites of a step
-  const HyperWeights* site_ = nullptr;                                      ///< of the block that is under way
 };
 
 }  // namespace lockstep::backend

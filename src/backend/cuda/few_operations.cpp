@@ -9,57 +9,22 @@ namespace cuda = kernels::cuda;
 
 }  // namespace
 
-void DeviceBackend::site_order(std::span<const HyperWeights* const> sites) {
-  following_.clear();
-  for (std::size_t i = 0; i + 1 < sites.size(); ++i) following_[sites[i]] = sites[i + 1];
-}
-
-void DeviceBackend::bring_soon(std::initializer_list<const Matrix*> matrices, std::int64_t rows) {
-  if (rows > cuda::kFewRows || !options_.ahead) return;
-  cuda::Ahead ahead;
-  for (const Matrix* matrix : matrices) {
-    if (matrix == nullptr) continue;
-    const auto& device = static_cast<const DeviceMatrix&>(*matrix);
-    for (const BufferPtr* part : {&device.first, &device.second}) {
-      if (*part != nullptr) ahead.add((*part)->data(), (*part)->size());
-    }
-  }
-  queue_.bring_soon(ahead);
-}
-
-void DeviceBackend::bring_next_site(std::int64_t rows) {
-  const auto next = following_.find(site_);
-  if (next == following_.end()) return;
-  bring_soon({next->second->down.get(), next->second->inject.get(), next->second->up.get()}, rows);
-}
-
 void DeviceBackend::delta_block(const HyperWeights& site, const DeltaWeights& weights, std::span<const DeltaSlot> slots,
                                 const BlockRows& rows, float* x) {
-  bring_soon({weights.qkv.get(), weights.z.get(), weights.a.get(), weights.b.get()}, rows.count);
   hyper_read(site, x, rows.count, rows.u, rows.inject);
-  site_ = &site;
   delta_into(weights, rows.u, slots, rows.count, {rows.y, x, rows.inject, static_cast<int>(config_.streams)});
-  site_ = nullptr;
 }
 
 void DeviceBackend::attention_block(const HyperWeights& site, const AttentionWeights& weights,
                                     std::span<const AttentionSlot> slots, const BlockRows& rows, float* x) {
-  bring_soon({weights.q.get(), weights.k.get(), weights.v.get(), weights.index_qk.get()}, rows.count);
   hyper_read(site, x, rows.count, rows.u, rows.inject);
-  site_ = &site;
   attention_into(weights, rows.u, slots, rows.count, {rows.y, x, rows.inject, static_cast<int>(config_.streams)});
-  site_ = nullptr;
 }
 
 void DeviceBackend::experts_block(const HyperWeights& site, const MoeWeights& weights, const BlockRows& rows,
                                   float* x) {
-  bring_soon({weights.router.get(), weights.shared_expert_gate.get(), weights.shared_gate.get(),
-              weights.shared_up.get(), weights.shared_down.get()},
-             rows.count);
   hyper_read(site, x, rows.count, rows.u, rows.inject);
-  site_ = &site;
   experts_into(weights, rows.u, rows.count, {rows.y, x, rows.inject, static_cast<int>(config_.streams)});
-  site_ = nullptr;
 }
 
 void DeviceBackend::add_tail(const cuda::Tail& tail, std::int64_t rows) {
@@ -116,8 +81,7 @@ bool DeviceBackend::experts_few(const MoeWeights& weights, const float* u, std::
                              &of(weights.shared_up).affine,
                              &of(weights.shared_down).affine,
                              rows,
-                             ranks,
-                             options_.ahead};
+                             ranks};
   const DeviceMatrix& router = of(weights.router);
   const DeviceMatrix& side_matrix = of(weights.shared_expert_gate);
   if (!cuda::few_takes(router.affine, rows) || !cuda::few_experts_take(few)) return false;
@@ -143,7 +107,6 @@ bool DeviceBackend::experts_few(const MoeWeights& weights, const float* u, std::
   const cuda::ActivationRows& inner_kept = inner.to_fill(of(weights.down).affine.group);
   cuda::few_experts_inner(queue_, few, logits, kept, inner_kept, choice);
   const bool into = tail.streams <= cuda::kTailStreams;
-  bring_next_site(rows);
   cuda::few_experts_down(queue_, few, inner_kept, choice, shared_logit,
                          into ? tail : cuda::Tail{tail.y, nullptr, nullptr, 0});
   if (!into) add_tail(tail, rows);

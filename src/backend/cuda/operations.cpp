@@ -143,7 +143,6 @@ void DeviceBackend::delta_into(const DeltaWeights& weights, const float* u, std:
   Input input(*this, u, rows, config_.hidden_size);
   const std::initializer_list<Product> projections{
       {*weights.qkv, input, qkv}, {*weights.z, input, z}, {*weights.a, input, a}, {*weights.b, input, b}};
-  bring_soon({weights.out.get()}, rows);
   if (!multiply_few(projections)) multiply(projections);
   std::vector<cuda::ConvRun> convs;
   std::vector<cuda::DeltaRun> runs;
@@ -163,7 +162,6 @@ void DeviceBackend::delta_into(const DeltaWeights& weights, const float* u, std:
         readers_.bytes(*this, static_cast<std::size_t>(cuda::kFewDeltaRuns * shape.key_heads) * sizeof(std::int32_t)));
     const cuda::FewDeltaInput few{qkv, z, gates, weights.conv->floats(), weights.norm->floats(), eps, readers};
     cuda::few_delta(queue_, convs, runs, shape, few, output.to_fill(64));
-    bring_next_site(rows);
     multiply_into(*weights.out, output, tail);
     return;
   }
@@ -288,7 +286,6 @@ void DeviceBackend::attention_into(const AttentionWeights& weights, const float*
   auto* index_q = scratch(6, rows, config_.indexer_heads * config_.indexer_dim);
   Input input(*this, u, rows, config_.hidden_size);
   cuda::AttentionInput projected;
-  bring_soon({weights.o.get()}, rows);
   project_keys(weights, input, q_gate, projected);
 
   cuda::AttentionScratch piece;
@@ -308,7 +305,6 @@ void DeviceBackend::attention_into(const AttentionWeights& weights, const float*
   cuda::store_keys(queue_, runs, shape, norms(weights), projected, q, index_q);
   cuda::attend(queue_, runs, shape, q, index_q, q_gate, piece, out);
   Input attended(*this, out, rows, width);
-  bring_next_site(rows);
   multiply_into(*weights.o, attended, tail);
 }
 

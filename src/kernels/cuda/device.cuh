@@ -3,7 +3,6 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/ahead.hpp"
 #include "kernels/cuda/queue.hpp"
 #include "kernels/element_type.hpp"
 #include "numerics/canon_math.hpp"
@@ -121,25 +120,6 @@ __device__ __forceinline__ void copies_made() {
 template <int kLeft>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-}
-
-/// Asks for `bytes` (a multiple of 16) in the second-level cache; one thread does.
-__device__ __forceinline__ void bring_to_cache(const void* from, unsigned bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
-
-/// The block's slices of what later kernels will read.
-__device__ __forceinline__ void bring_ahead(const Ahead& ahead, int block) {
-  const int i = static_cast<int>(threadIdx.x);
-  if (i >= ahead.count) return;
-  const std::uint64_t slice = ahead.slice[static_cast<std::size_t>(i)];
-  const std::uint64_t begin = slice * static_cast<std::uint64_t>(block);
-  const std::uint64_t bytes = ahead.bytes[static_cast<std::size_t>(i)];
-  if (begin >= bytes) return;
-  bring_to_cache(ahead.from[static_cast<std::size_t>(i)] + begin,
-                 static_cast<unsigned>(bytes - begin < slice ? bytes - begin : slice));
 }
 
 constexpr int kWarps = 8;  ///< of blocks that give each warp its own item

@@ -34,7 +34,6 @@ struct FewParams {
   int streams, side_wide;
   const void* side;
   float* side_out;
-  Ahead ahead;
 };
 
 /// fold32 of one dense row with every row of x, one warp a row.
@@ -142,7 +141,6 @@ __device__ __forceinline__ void few_body(const FewParams& p, int block) {
       wait_copies<0>();
     }
     __syncwarp();
-    if (round == 0) bring_ahead(p.ahead, block);  // this kernel's own weights have come
     const int tile = tile_of(round);
     const FewJob& job = p.jobs[job_of(tile)];
     const int row0 = (tile - job.first_tile) * 16;
@@ -265,7 +263,6 @@ void run(Queue& queue, FewPair& pair, int bits, const FewInput& input) {
     other.blocks = other.tiles;
   }
   const Extent grid{static_cast<unsigned>(p.blocks + (p.side != nullptr ? 1 : 0) + other.blocks), 1, 1};
-  p.ahead = queue.take_ahead(p.blocks);
   const int warps = std::max(p.segments * p.tiles_per_block, input.x != nullptr ? kLeastWarps : 1);
   const Extent block{static_cast<unsigned>(32 * warps), 1, 1};
   if (bits == 4) {

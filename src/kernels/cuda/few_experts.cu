@@ -33,8 +33,6 @@ struct Choice {
 
 struct InnerParams {
   Stack gate, up, shared_gate, shared_up;
-  Stack next;                       ///< the down matrices: the next kernel's
-  unsigned next_codes, next_pairs;  ///< bytes of a block's slice of one of them
   const float* logits;
   const uint4* digits;
   const float2* steps;
@@ -44,20 +42,6 @@ struct InnerParams {
   int tokens, experts, ranks, chunks, segments, inner_chunks, blocks;
   unsigned segment_part;  ///< of part_of()
 };
-
-/// The block's slices of the chosen experts' down matrices go to the cache.
-__device__ __forceinline__ void bring_down(const InnerParams& p, const Routing& routing, int block) {
-  const auto bring = [&](const std::byte* from, std::int64_t bytes, unsigned slice) {
-    const std::int64_t begin = static_cast<std::int64_t>(slice) * block;
-    if (begin >= bytes || slice == 0) return;
-    bring_to_cache(from + begin, static_cast<unsigned>(bytes - begin < slice ? bytes - begin : slice));
-  };
-  const int run = static_cast<int>(threadIdx.x);
-  if (run >= routing.runs) return;
-  const std::int64_t expert = routing.expert[run];
-  bring(p.next.codes + expert * p.next.code_stride, p.next.code_stride, p.next_codes);
-  bring(p.next.pairs + expert * p.next.pair_stride, p.next.pair_stride, p.next_pairs);
-}
 
 /// The parts' memory serves the router's values first.
 __host__ __device__ constexpr int parts_floats(int parts, int tokens) {
@@ -162,7 +146,6 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
     for (int half = 0; half < 2; ++half) {
       wait_copies<1>();
       __syncwarp();
-      if (round == 0 && half == 1) bring_down(p, routing, block);
       float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
       add_groups<4, kTokens>(stages + half * kStage, kSegmentChunks, 0, chunks, my_digits, steps0, steps1, lane, sums);
 #pragma unroll
@@ -215,7 +198,6 @@ struct DownParams {
   const float* shared_logit;
   Tail tail;
   int tokens, ranks, chunks, hidden;
-  Ahead ahead;
 };
 
 constexpr int kDownWarps = 12;
@@ -292,7 +274,6 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
       copies_made();
       wait_copies<0>();
       __syncwarp();
-      if (item == 0 && base == 0) bring_ahead(p.ahead, tile);
       const auto at_row = [&](int column) {
         const int k = Columns<kRows>::token(column);
         return rows + (k < here ? k : 0) * kRowBytes;
@@ -374,17 +355,11 @@ void few_experts_inner(Queue& queue, const FewExperts& e, const float* logits, c
   p.experts = static_cast<int>(e.gate->count);
   p.ranks = static_cast<int>(e.ranks);
   p.chunks = static_cast<int>(e.gate->chunks());
-  p.next = stack_of(*e.down);
   p.segments = (p.chunks + kSegmentChunks - 1) / kSegmentChunks;
   p.segment_part = part_factor(p.segments);
   p.inner_chunks = static_cast<int>(e.gate->rows / 64);
   const std::int64_t most = (std::min(e.gate->count, e.rows * e.ranks) + 1) * p.inner_chunks;
   p.blocks = static_cast<int>(std::min<std::int64_t>(most, queue.multiprocessors()));
-  const auto slice = [&](std::int64_t bytes) {
-    return static_cast<unsigned>((bytes / 16 + p.blocks - 1) / p.blocks * 16);
-  };
-  p.next_codes = e.ahead ? slice(p.next.code_stride) : 0;
-  p.next_pairs = e.ahead ? slice(p.next.pair_stride) : 0;
   const int columns = p.tokens == 1 ? 1 : 4;
   const auto warps = static_cast<std::size_t>(p.segments * kUnitTiles);
   const int parts = parts_floats(static_cast<int>(warps) * columns * 64, p.tokens);
@@ -413,7 +388,6 @@ void few_experts_down(Queue& queue, const FewExperts& e, const ActivationRows& i
   p.ranks = static_cast<int>(e.ranks);
   p.chunks = static_cast<int>(e.down->chunks());
   p.hidden = static_cast<int>(e.down->rows);
-  p.ahead = queue.take_ahead(static_cast<int>(e.down->tiles()));
   const int kept = p.tokens == 1 ? 1 : 2;
   const auto slot = static_cast<std::size_t>(few_stage_bytes<4>(kDownChunks) + kept * kDownChunks * (kChunkDigits + 8));
   launch(queue, p.tokens == 1 ? experts_down_kernel<1, 1> : experts_down_kernel<4, 2>,

@@ -17,7 +17,6 @@ struct FewExperts {
   const AffineWeights *gate = nullptr, *up = nullptr, *down = nullptr;  ///< stacks
   const AffineWeights *shared_gate = nullptr, *shared_up = nullptr, *shared_down = nullptr;
   std::int64_t rows = 0, ranks = 0;
-  bool ahead = true;  ///< the down matrices of the chosen experts come to the cache before they are needed
 };
 
 /// Whether the kernels take these weights: all 4 bits in groups of 64 with bf16 pairs, hidden size of at most 2,560,

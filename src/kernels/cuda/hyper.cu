@@ -24,7 +24,6 @@ struct HyperParams {
   float *low, *inverse, *u, *inject;
   int hidden, lowrank, down_chunks, up_chunks;
   float eps;
-  Ahead ahead;
 };
 
 __device__ __forceinline__ float weight_of(const uint4& eight, int i) {
@@ -71,7 +70,6 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   copies_made();
   wait_copies<0>();
   __syncthreads();
-  bring_ahead(p.ahead, static_cast<int>(blockIdx.x));  // this kernel's own weights have come
 #pragma unroll 1
   for (int item = warp; item < kTokens * kStreams; item += kDownWarps) {
     const float* x = wide + item * p.hidden;
@@ -244,9 +242,8 @@ __global__ void __launch_bounds__(32 * kUpWarps) up_kernel(HyperParams p) {
 }
 
 template <int kTokens>
-void run_site(Queue& queue, HyperParams& p) {
+void run_site(Queue& queue, const HyperParams& p) {
   const int rows = p.lowrank + (p.inject == nullptr ? 0 : kStreams);
-  p.ahead = queue.take_ahead(static_cast<int>(blocks_for(rows, kDownRows)));
   launch(queue, down_kernel<kTokens>, {blocks_for(rows, kDownRows), 1, 1}, {kDownThreads, 1, 1},
          static_cast<std::size_t>((kTokens + (kNormShared<kTokens> ? 1 : 0)) * kStreams * p.hidden) * sizeof(float) +
              static_cast<std::size_t>(kDownRows * p.down_chunks) * 512,

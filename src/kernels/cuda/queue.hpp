@@ -11,8 +11,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kernels/cuda/ahead.hpp"
-
 namespace lockstep::kernels::cuda {
 
 struct DeviceInfo {
@@ -58,16 +56,6 @@ class Queue {
 
   /// `params` is the kernel's only parameter, passed by value.
   void submit(const void* kernel, Extent grid, Extent block, std::size_t shared, const void* params, std::size_t bytes);
-
-  /// What the next kernel that can shall bring to the cache (kernels/cuda/ahead.hpp).
-  void bring_soon(const Ahead& ahead) { ahead_ = ahead; }
-  /// Takes it, cut for a launch of so many blocks.
-  [[nodiscard]] Ahead take_ahead(int blocks) {
-    Ahead taken = ahead_;
-    taken.cut(blocks);
-    ahead_ = {};
-    return taken;
-  }
 
   [[nodiscard]] int multiprocessors() const { return multiprocessors_; }
   [[nodiscard]] bool failed() const { return error_ != 0; }
@@ -126,7 +114,6 @@ class Queue {
   std::unordered_map<const void*, std::size_t> most_shared_;
   std::uint64_t replayed_ = 0, launched_ = 0;
   int multiprocessors_ = 1;
-  Ahead ahead_;
   bool overlap_ = false;  ///< kernels may start while the one before ends
   int error_ = 0;
   const char* failed_call_ = "";
