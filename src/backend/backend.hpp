@@ -5,6 +5,7 @@
 // state treat rows alike, operations with state get one slot per run of consecutive rows of one sequence.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,10 +15,14 @@
 
 #include "artifact/model_view.hpp"
 #include "base/result.hpp"
+#include "kernels/draw.hpp"
 
 namespace lockstep::backend {
 
 class NgramStore;
+
+using kernels::Drawn;
+using kernels::DrawRequest;
 
 /// How K, V and index keys are stored (docs/numerics.md N5).
 enum class StateType : std::uint8_t { BF16, F32 };
@@ -173,6 +178,12 @@ struct LaneCounters {
   }
 };
 
+/// Sees a long copy under way, and may end it with Cancelled.
+struct CopyWatch {
+  std::function<void(std::uint64_t done)> copied;  ///< bytes so far
+  const std::atomic<bool>* cancel = nullptr;
+};
+
 class Backend {
  public:
   Backend() = default;
@@ -198,7 +209,10 @@ class Backend {
   /// A matrix of which only single rows are read (embed and draft_input), never a product.
   virtual Result<MatrixPtr> upload_rows(const artifact::MatrixView& view) { return upload(view); }
   virtual Result<BufferPtr> upload(std::span<const float> vector) = 0;
-  virtual Status set_ngram_table(const artifact::NgramTableView& table) = 0;
+  /// Errors: those of open_ngram_store(); Cancelled by the watch of a backend that copies the table.
+  virtual Status set_ngram_table(const artifact::NgramTableView& table, const CopyWatch& watch) = 0;
+  /// Bytes that set_ngram_table() is going to copy.
+  [[nodiscard]] virtual std::uint64_t ngram_copy_bytes(const artifact::NgramTableView& /*table*/) const { return 0; }
   /// Where the rows of the n-gram table come from, for statistics; nullptr without a table.
   [[nodiscard]] virtual const NgramStore* ngram_store() const { return nullptr; }
 
@@ -209,6 +223,8 @@ class Backend {
   /// Makes scratch for up to `rows` rows a call, so that no operation allocates afterwards.
   virtual Status reserve_rows(std::int64_t rows) = 0;
 
+  /// Times that the calling thread stood still for the device, since the backend was made.
+  [[nodiscard]] virtual std::uint64_t waits() const { return 0; }
   /// The optional paths that are installed, and what they did.
   [[nodiscard]] virtual LaneOptions lanes() const { return {}; }
   [[nodiscard]] virtual LaneCounters lane_counters() const { return {}; }
@@ -258,6 +274,12 @@ class Backend {
   }
   /// out [rows, matrix rows].
   virtual void project(const Matrix& matrix, const float* u, std::int64_t rows, float* out) = 0;
+  /// The largest vocabulary that draw() takes; 0: this backend does not draw.
+  [[nodiscard]] virtual std::int64_t draw_vocabulary() const { return 0; }
+  /// Draws tokens from rows of `logits`, each `width` values wide, with the bits of docs/numerics.md N9. Every request
+  /// gets one result on the host; what stays as it was, with an id of -1, could not be drawn.
+  virtual void draw(const float* /*logits*/, std::int64_t /*width*/, std::span<const DrawRequest> /*requests*/,
+                    std::span<Drawn> /*out*/) {}
   /// Draft head input (docs/model.md section 4): embeddings of `tokens` and wide residuals h -> wide x.
   virtual void draft_input(const DraftWeights& weights, const Matrix& embedding, std::span<const std::int32_t> tokens,
                            const float* h, float* x) = 0;

@@ -271,9 +271,14 @@ Status run_bench(Options& options) {
   const std::int64_t most = std::max(options.chunk, *std::max_element(options.widths.begin(), options.widths.end()));
   model::Runner runner = LOCKSTEP_TRY(model::Runner::create(*loaded.model, most));
   const kernels::Kernels* kernels = LOCKSTEP_TRY(backend::choose_kernels(options.engine.isa));
-  Bench bench(options, std::move(loaded), std::move(runner), LOCKSTEP_TRY(backend::ReadTest::create(pool, kReadBytes)),
-              backend::integer_peak(*kernels, pool), profile, interrupts);
-  const double bandwidth = std::max({bench.bandwidth(), bench.bandwidth(), bench.bandwidth()});
+  backend::ReadTest read = LOCKSTEP_TRY(backend::ReadTest::create(pool, kReadBytes, InterruptScope::flag()));
+  const double peak = backend::integer_peak(*kernels, pool, InterruptScope::flag());
+  Bench bench(options, std::move(loaded), std::move(runner), std::move(read), peak, profile, interrupts);
+  double bandwidth = 0;
+  for (int i = 0; i < 3; ++i) {
+    LOCKSTEP_TRY(interrupts.check());
+    bandwidth = std::max(bandwidth, bench.bandwidth());
+  }
 
   Json json = {{"version", version()},         {"commit", commit()},           {"backend", bench.describe()},
                {"load_seconds", load_seconds}, {"load_peak_bytes", load_peak}, {"read_bytes_per_second", bandwidth},
@@ -311,8 +316,8 @@ Status run_bench(Options& options) {
     }
   }
   // Without what the reading test holds, which no model needs.
-  const std::uint64_t peak = peak_memory();
-  json["peak_bytes"] = peak > kReadBytes ? std::max(load_peak, peak - kReadBytes) : peak;
+  const std::uint64_t held = peak_memory();
+  json["peak_bytes"] = held > kReadBytes ? std::max(load_peak, held - kReadBytes) : held;
   return write_stdout(options.json ? json.dump(2) + "\n" : profiles);
 }
 

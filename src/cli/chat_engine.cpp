@@ -299,6 +299,10 @@ void print_stats(const decode::DecodeStats& stats, const Answer& answer, const s
     write_stderr(
         fmt::format("{} cycles with fewer drafts: the draft head's logits were not finite\n", stats.draft_failures));
   }
+  if (stats.device_rows > 0) {
+    write_stderr(fmt::format("{} of {} rows of logits drawn from on the device\n", stats.device_rows,
+                             stats.device_rows + stats.host_rows));
+  }
   if (!depths.empty()) write_stderr(fmt::format("{} forward passes, drafts kept by depth {}\n", stats.steps, depths));
   for (const decode::LaneReport& report : lanes) {
     const bool armed = report.verdict.state == decode::LaneVerdict::State::Armed;

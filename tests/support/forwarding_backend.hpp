@@ -27,7 +27,13 @@ class ForwardingBackend : public backend::Backend {
     return inner_->upload_rows(view);
   }
   Result<backend::BufferPtr> upload(std::span<const float> vector) override { return inner_->upload(vector); }
-  Status set_ngram_table(const artifact::NgramTableView& table) override { return inner_->set_ngram_table(table); }
+  Status set_ngram_table(const artifact::NgramTableView& table, const backend::CopyWatch& watch) override {
+    return inner_->set_ngram_table(table, watch);
+  }
+  [[nodiscard]] std::uint64_t ngram_copy_bytes(const artifact::NgramTableView& table) const override {
+    return inner_->ngram_copy_bytes(table);
+  }
+  [[nodiscard]] std::uint64_t waits() const override { return inner_->waits(); }
   Status configure(const artifact::ModelConfig& config, backend::StateType state) override {
     return inner_->configure(config, state);
   }
@@ -69,6 +75,11 @@ class ForwardingBackend : public backend::Backend {
   }
   void project(const backend::Matrix& matrix, const float* u, std::int64_t rows, float* out) override {
     inner_->project(matrix, u, rows, out);
+  }
+  [[nodiscard]] std::int64_t draw_vocabulary() const override { return inner_->draw_vocabulary(); }
+  void draw(const float* logits, std::int64_t width, std::span<const backend::DrawRequest> requests,
+            std::span<backend::Drawn> out) override {
+    inner_->draw(logits, width, requests, out);
   }
   void draft_input(const backend::DraftWeights& weights, const backend::Matrix& embedding,
                    std::span<const std::int32_t> tokens, const float* h, float* x) override {

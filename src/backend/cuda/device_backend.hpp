@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.hpp"
+#include "backend/cuda/device_table.hpp"
 #include "backend/rotation_table.hpp"
 #include "kernels/cuda/attention.hpp"
 #include "kernels/cuda/delta.hpp"
@@ -54,11 +55,13 @@ class DeviceBackend final : public Backend {
   void write(std::byte* to, const void* host, std::size_t bytes) override { queue_.upload(to, host, bytes); }
   Result<MatrixPtr> upload(const artifact::MatrixView& view) override;
   Result<BufferPtr> upload(std::span<const float> vector) override;
-  Status set_ngram_table(const artifact::NgramTableView& table) override;
+  Status set_ngram_table(const artifact::NgramTableView& table, const CopyWatch& watch) override;
+  [[nodiscard]] std::uint64_t ngram_copy_bytes(const artifact::NgramTableView& table) const override;
   [[nodiscard]] const NgramStore* ngram_store() const override { return ngram_.get(); }
   Status configure(const artifact::ModelConfig& config, StateType state) override;
   Status prepare_positions(std::int64_t positions) override;
   Status reserve_rows(std::int64_t rows) override;
+  [[nodiscard]] std::uint64_t waits() const override { return queue_.waits(); }
 
   void embed(const Matrix& embedding, std::span<const std::int32_t> tokens, float* x) override;
   Status ngram_request(std::span<const std::int64_t> row_ids) override { return ngram_->request(row_ids); }
@@ -84,6 +87,9 @@ class DeviceBackend final : public Backend {
                    const float* h, float* x) override;
   void commit_delta(const DeltaSlot& slot, std::int64_t keep) override;
   void commit_conv(const ConvSlot& slot, std::int64_t history, std::int64_t channels, std::int64_t keep) override;
+  [[nodiscard]] std::int64_t draw_vocabulary() const override;
+  void draw(const float* logits, std::int64_t width, std::span<const DrawRequest> requests,
+            std::span<Drawn> out) override;
 
  private:
   /// Memory that only grows. Operations find it large enough after reserve_rows(); one that does not (a test, an odd
@@ -129,6 +135,8 @@ class DeviceBackend final : public Backend {
     const kernels::cuda::Selection* selection = nullptr;
   };
 
+  /// Where the table goes: what options_ say, or what fits.
+  [[nodiscard]] NgramMode table_place(const artifact::NgramTableView& table) const;
   /// The first failure, without ending a step.
   [[nodiscard]] Status health() const;
   /// Scratch of `per_row` floats (or other four-byte values) for each row, with room for the reserved rows.
@@ -170,12 +178,15 @@ class DeviceBackend final : public Backend {
   StateType state_ = StateType::BF16;
   PageLayout layout_;
   std::unique_ptr<NgramStore> ngram_;
+  DeviceTable* table_ = nullptr;  ///< ngram_, when the device reads it
   RotationTable rotations_;
   BufferPtr cos_, sin_;
   std::int64_t reserved_rows_ = 0;
   std::array<Scratch, 16> scratch_;
   std::array<Scratch, 6> digits_, steps_;  ///< group sizes of two banks
-  Scratch tokens_, tables_, staging_, readers_;
+  Scratch tokens_, row_ids_, tables_, staging_, readers_;
+  Scratch draw_requests_, draw_heads_, draw_exps_, drawn_;
+  std::uint64_t rows_drawn_ = 0;
   std::vector<std::int64_t> last_tables_;  ///< what tables_ holds
   const std::int64_t* last_tables_at_ = nullptr;
   std::vector<float> ngram_rows_;
