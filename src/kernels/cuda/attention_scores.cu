@@ -74,6 +74,27 @@ constexpr int kScoreRows = 16;  ///< of a block of score_rows_kernel
 constexpr int kScoreHeads = 4;
 constexpr int kScoreDim = 128;
 
+/// The lane's values of the index keys of groups first..first+kGroupsPerWarp, or of `last` where those end. The type is
+/// asked for once: a branch at every load would make one wait for the other.
+template <ElementType kType>
+__device__ __forceinline__ void load_keys(const AttentionShape& s, const AttentionRun& run, int first, int last,
+                                          float (&keys)[kGroupsPerWarp][kScoreDim / 32]) {
+  const int per_page = kPage / s.ratio;
+  const int lane = lane_id();
+  const std::byte* page[kGroupsPerWarp];
+#pragma unroll
+  for (int j = 0; j < kGroupsPerWarp; ++j) page[j] = run.pages[(first + j < last ? first + j : last) / per_page];
+#pragma unroll
+  for (int j = 0; j < kGroupsPerWarp; ++j) {
+    const int g = first + j < last ? first + j : last;
+#pragma unroll
+    for (int i = 0; i < kScoreDim / 32; ++i) {
+      keys[j][i] =
+          load_element(page[j] + run.layer_offset + s.index_offset, kType, g % per_page * kScoreDim + 32 * i + lane);
+    }
+  }
+}
+
 /// score_kernel for kScoreHeads index heads of kScoreDim: a warp fetches all keys of its groups at once, keeps them in
 /// registers and goes through the rows. Blocks in y are kScoreRows rows.
 __global__ void __launch_bounds__(32 * kWarps) score_rows_kernel(AttendParams p) {
@@ -90,7 +111,6 @@ __global__ void __launch_bounds__(32 * kWarps) score_rows_kernel(AttendParams p)
   __syncthreads();
   const int lane = lane_id();
   const float scale = canon_rsqrt(static_cast<float>(kScoreDim));
-  const int per_page = kPage / s.ratio;
   const std::int64_t first =
       (static_cast<std::int64_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32) * kGroupsPerWarp;
   float keys[kGroupsPerWarp][kScoreDim / 32];
@@ -105,15 +125,11 @@ __global__ void __launch_bounds__(32 * kWarps) score_rows_kernel(AttendParams p)
     if (r != loaded) {
       loaded = r;
       // Groups that only later rows have exist as well.
-      const std::int64_t last = (run_start + p.runs[r].rows) / s.ratio - 1;
-#pragma unroll
-      for (int j = 0; j < kGroupsPerWarp; ++j) {
-        const std::int64_t g = first + j < last ? first + j : last;
-        const std::byte* page = p.runs[r].pages[g / per_page] + p.runs[r].layer_offset + s.index_offset;
-#pragma unroll
-        for (int i = 0; i < kScoreDim / 32; ++i) {
-          keys[j][i] = load_element(page, s.type, g % per_page * kScoreDim + 32 * i + lane);
-        }
+      const auto last = static_cast<int>((run_start + p.runs[r].rows) / s.ratio - 1);
+      if (s.type == ElementType::F32) {
+        load_keys<ElementType::F32>(s, p.runs[r], static_cast<int>(first), last, keys);
+      } else {
+        load_keys<ElementType::BF16>(s, p.runs[r], static_cast<int>(first), last, keys);
       }
     }
     float sums[32];  // [group][head]

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kStreams = 4;
 constexpr int kDownRows = 3;  ///< of a block of down_kernel
-constexpr int kDownThreads = 256;
+constexpr int kDownThreads = 512;
 constexpr int kDownWarps = kDownThreads / 32;
 constexpr int kMostSize = 10 * 1024;  ///< of the wide residual
 constexpr int kUpWarps = 8;
