@@ -29,11 +29,14 @@ template <int kBits>
 __device__ __forceinline__ void stage_tile(std::byte* stage, const std::byte* codes, const std::byte* pairs, int chunks,
                                            int room, int lane) {
   constexpr int kPieces = kBits / 4;
+  const std::uint64_t policy = once_policy();
 #pragma unroll 1
-  for (int i = 0; i < chunks * kPieces; ++i) copy_soon(stage + (i * 32 + lane) * 16, codes + (i * 32 + lane) * 16);
+  for (int i = 0; i < chunks * kPieces; ++i) {
+    copy_once_soon(stage + (i * 32 + lane) * 16, codes + (i * 32 + lane) * 16, policy);
+  }
   std::byte* to = stage + room * 128 * kBits;
 #pragma unroll 1
-  for (int i = lane; i < chunks * 4; i += 32) copy_soon(to + i * 16, pairs + i * 16);
+  for (int i = lane; i < chunks * 4; i += 32) copy_once_soon(to + i * 16, pairs + i * 16, policy);
 }
 
 /// Which token and which of kGroups consecutive groups an mma's column stands for: the eight columns hold kTokens

@@ -48,6 +48,11 @@ __host__ __device__ constexpr int parts_floats(int parts, int tokens) {
   return parts > tokens * kMostExperts ? parts : tokens * kMostExperts;
 }
 
+/// Steps of the rows, so many that what follows is aligned to 16 bytes.
+__host__ __device__ constexpr int steps_room(int steps) {
+  return (steps + 1) / 2 * 2;
+}
+
 /// One unit a round: 64 gate values and 64 up values of one expert for its rows, one warp per tile and segment, the
 /// gate tile and then the up tile.
 template <int kTokens>
@@ -69,7 +74,7 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
   const int part_size = kUnitTiles * p.segments * kTokens * 16;
   auto* digits = reinterpret_cast<uint4*>(parts + parts_floats(4 * part_size, p.tokens));
   auto* steps = reinterpret_cast<float2*>(digits + p.tokens * p.chunks * 8);
-  auto& routing = *reinterpret_cast<Routing*>(steps + p.tokens * p.chunks);
+  auto& routing = *reinterpret_cast<Routing*>(steps + steps_room(p.tokens * p.chunks));
   std::byte* stages = memory + warp * 2 * kStage;
   // Units of the shared expert come first: they are known in advance.
   const auto start = [&](int unit, int half) {
@@ -365,7 +370,8 @@ void few_experts_inner(Queue& queue, const FewExperts& e, const float* logits, c
   const int parts = parts_floats(static_cast<int>(warps) * columns * 64, p.tokens);
   const std::size_t shared = warps * 2 * few_stage_bytes<4>(kSegmentChunks) +
                              static_cast<std::size_t>(parts) * sizeof(float) +
-                             static_cast<std::size_t>(p.tokens * p.chunks) * (kChunkDigits + 8) + sizeof(Routing);
+                             static_cast<std::size_t>(p.tokens * p.chunks) * kChunkDigits +
+                             static_cast<std::size_t>(steps_room(p.tokens * p.chunks)) * 8 + sizeof(Routing);
   const Extent grid{static_cast<unsigned>(p.blocks), 1, 1};
   const Extent block{static_cast<unsigned>(32 * warps), 1, 1};
   launch(queue, p.tokens == 1 ? inner_kernel<1> : inner_kernel<4>, grid, block, shared, p);

@@ -21,9 +21,9 @@ struct Routing {
   float weights[kMostPairs];
   std::int32_t expert[kMostPairs + 1], first[kMostPairs + 1], order[kMostPairs];
   std::int32_t runs;
-  unsigned tops[kFewExpertRows][kKeys];  ///< the largest key of every 32 experts
-  std::int32_t found[kFewExpertRows];    ///< candidates, of which the list has the first 32
-  uint2 candidates[kFewExpertRows][32];  ///< {key, expert}
+  alignas(16) unsigned tops[kFewExpertRows][kKeys];  ///< the largest key of every 32 experts, see unlike()
+  std::int32_t found[kFewExpertRows];                ///< candidates, of which the list has the first 32
+  uint2 candidates[kFewExpertRows][32];              ///< {key, expert}
 };
 
 /// The largest value of a warp.
@@ -32,18 +32,26 @@ __device__ __forceinline__ float largest_of_lanes(float value) {
   return bits_float((key & 0x80000000U) != 0 ? key & 0x7fffffffU : ~key);
 }
 
-/// Of up to 16 keys, one each of disjoint sets, the rank-th largest (from 1): at least `rank` keys of the sets are not
-/// below it, so none of the `rank` largest is. 0 when there are fewer. The same in all lanes.
-__device__ __forceinline__ unsigned lower_bound_of(const unsigned (&tops)[kKeys], int count, int rank, int lane) {
-  const unsigned mine = lane < count ? tops[lane] : 0;
+/// The key of set i with its last bits replaced, so that no two of the 16 sets have the same, and none a larger one.
+__device__ __forceinline__ unsigned unlike(unsigned key, int i) {
+  return (key & ~15U) | static_cast<unsigned>(15 - i);
+}
+
+/// Of 16 keys made unlike, each the largest of its set or 0, the rank-th largest (from 1) or a little less: at least
+/// `rank` keys of the sets are not below it, so none of the `rank` largest is. 0 when there are fewer. The same in all
+/// lanes.
+__device__ __forceinline__ unsigned lower_bound_of(const unsigned (&tops)[kKeys], int rank, int lane) {
+  static_assert(kKeys == 16);
+  const auto* four = reinterpret_cast<const uint4*>(tops);
+  const unsigned mine = tops[lane % kKeys];
   int larger = 0;
 #pragma unroll
-  for (int i = 0; i < kKeys; ++i) {
-    const unsigned other = i < count ? tops[i] : 0;
-    larger += other > mine || (other == mine && i < lane) ? 1 : 0;
+  for (int i = 0; i < kKeys / 4; ++i) {
+    const uint4 other = four[i];
+    larger += (other.x > mine ? 1 : 0) + (other.y > mine ? 1 : 0) + (other.z > mine ? 1 : 0) + (other.w > mine ? 1 : 0);
   }
-  const unsigned found = __ballot_sync(kAllLanes, lane < count && larger == rank - 1);
-  return found == 0 ? 0 : __shfl_sync(kAllLanes, mine, __ffs(static_cast<int>(found)) - 1);
+  const unsigned found = __ballot_sync(kAllLanes, lane < kKeys && mine != 0 && larger == rank - 1);
+  return found == 0 ? 0 : __shfl_sync(kAllLanes, mine, __ffs(static_cast<int>(found)) - 1) & ~15U;
 }
 
 /// The `ranks` largest of up to 32 candidates in order (key descending, expert ascending), one a lane.
@@ -51,7 +59,7 @@ __device__ __forceinline__ void rank_candidates(Routing& r, int row, const float
   const int count = r.found[row];
   const uint2 mine = lane < count ? r.candidates[row][lane] : make_uint2(0, 0xffffffffU);
   int place = 0;
-#pragma unroll 4
+#pragma unroll 8
   for (int i = 0; i < count; ++i) {
     const uint2 other = r.candidates[row][i];
     place += other.x > mine.x || (other.x == mine.x && other.y < mine.y) ? 1 : 0;
@@ -125,6 +133,7 @@ __device__ __forceinline__ void choose(Routing& r, float (*values)[kMostExperts]
     if (lane == 0) r.sums[warp] = sum;
   }
   if (thread < p.tokens) r.found[thread] = 0;
+  if (thread < p.tokens * kKeys) r.tops[thread / kKeys][thread % kKeys] = 0;  // of experts that are not there
   __syncthreads();
 #pragma unroll 1
   for (int t = 0; t < p.tokens; ++t) {
@@ -134,13 +143,13 @@ __device__ __forceinline__ void choose(Routing& r, float (*values)[kMostExperts]
       float value = 0.0F;
       if (i < p.experts) values[t][i] = value = values[t][i] / r.sums[t];
       const unsigned top = __reduce_max_sync(kAllLanes, i < p.experts ? ordered_bits(value) : 0);
-      if (lane == 0 && i < p.experts) r.tops[t][i / 32] = top;
+      if (lane == 0 && i < p.experts) r.tops[t][i / 32] = unlike(top, i / 32);
     }
   }
   __syncthreads();
 #pragma unroll 1
   for (int t = 0; t < p.tokens; ++t) {
-    const unsigned bound = lower_bound_of(r.tops[t], (p.experts + 31) / 32, p.ranks, lane);
+    const unsigned bound = lower_bound_of(r.tops[t], p.ranks, lane);
 #pragma unroll 1
     for (int base = 0; base < p.experts; base += threads) {
       const int i = base + thread;
@@ -162,9 +171,12 @@ __device__ __forceinline__ void choose(Routing& r, float (*values)[kMostExperts]
       rank_all(r, warp, values[warp], p.experts, p.ranks, lane);
     }
     __syncwarp();
+    float all[kMostRanks];
+#pragma unroll
+    for (int rank = 0; rank < kMostRanks; ++rank) all[rank] = rank < p.ranks ? r.weights[warp * p.ranks + rank] : 0.0F;
     float total = 0.0F;
-#pragma unroll 2
-    for (int rank = 0; rank < p.ranks; ++rank) total += r.weights[warp * p.ranks + rank];
+#pragma unroll
+    for (int rank = 0; rank < kMostRanks; ++rank) total += all[rank];
     __syncwarp();
     if (lane < p.ranks) r.weights[warp * p.ranks + lane] = r.weights[warp * p.ranks + lane] / total;
   }

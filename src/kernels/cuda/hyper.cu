@@ -56,8 +56,9 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
     const uint4* from = row < p.lowrank
                             ? p.down + static_cast<std::int64_t>(row) * p.down_chunks * 32
                             : p.inject_weights + static_cast<std::int64_t>(row - p.lowrank) * p.down_chunks * 32;
+    const std::uint64_t policy = once_policy();
 #pragma unroll 2
-    for (int i = 0; i < p.down_chunks; ++i) copy_soon(weights + i * 32, from + i * 32 + lane);
+    for (int i = 0; i < p.down_chunks; ++i) copy_once_soon(weights + i * 32, from + i * 32 + lane, policy);
   }
   if constexpr (kNormShared<kTokens>) {
 #pragma unroll 2
