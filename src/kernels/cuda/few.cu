@@ -187,9 +187,10 @@ struct FewPair {
   FewParams main, other;
 };
 
-/// One row: no more registers than leave room for the blocks of the kernel in front.
+/// One row: no more registers than leave room for the blocks of the kernel in front. Several: for two blocks of 12
+/// warps.
 template <int kBits, int kTokens>
-__global__ void __launch_bounds__(kTokens == 1 ? 1024 : 32 * kMostWarps, 1) few_kernel(FewPair pair) {
+__global__ void __launch_bounds__(kTokens == 1 ? 1024 : 768, 1) few_kernel(FewPair pair) {
   trigger_next_grid();
   const int block = static_cast<int>(blockIdx.x);
   const int own = pair.main.blocks + (pair.main.side != nullptr ? 1 : 0);

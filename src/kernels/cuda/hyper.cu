@@ -10,13 +10,10 @@ constexpr int kDownRows = 3;  ///< of a block of down_kernel
 constexpr int kDownThreads = 512;
 constexpr int kDownWarps = kDownThreads / 32;
 constexpr int kMostSize = 10 * 1024;  ///< of the wide residual
+constexpr int kChunksAWarp = (kMostSize / 256 + kDownWarps - 1) / kDownWarps;
 constexpr int kUpWarps = 8;
 constexpr int kOutputs = 2;  ///< of one warp of up_kernel
 constexpr int kMostUpChunks = 2;
-
-/// Whether the norm's weights have room in shared memory beside the rows.
-template <int kTokens>
-constexpr bool kNormShared = kTokens < kHyperRows;
 
 struct HyperParams {
   const uint4 *down, *up, *inject_weights;
@@ -38,7 +35,7 @@ __device__ __forceinline__ float weight_of(const uint4& eight, int i) {
 /// Normed values lie in the order of the weights (DenseWeights as f32), so that a lane reads four at once.
 template <int kTokens>
 __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
-  // [kTokens, streams * hidden], the norm's weights if they fit, then [kDownRows][chunks][lane][16 bytes] of weights.
+  // [kTokens, streams * hidden], then [kDownRows][chunks][lane][16 bytes] of weights.
   extern __shared__ __align__(16) float wide[];
   __shared__ float inverses[kTokens][kStreams];
   trigger_next_grid();
@@ -49,8 +46,7 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   const int rows = warp < kDownRows ? p.lowrank + (p.inject == nullptr ? 0 : kStreams) : 0;  // of interest to the warp
   const int size = kStreams * p.hidden;
   const int quads = size / 4;
-  float* norm = wide + kTokens * size;
-  auto* weights = reinterpret_cast<uint4*>(norm + (kNormShared<kTokens> ? size : 0)) + warp * p.down_chunks * 32 + lane;
+  auto* weights = reinterpret_cast<uint4*>(wide + kTokens * size) + warp * p.down_chunks * 32 + lane;
   // What is constant comes before the previous kernel has ended.
   if (row < rows) {
     const uint4* from = row < p.lowrank
@@ -60,9 +56,14 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
 #pragma unroll 2
     for (int i = 0; i < p.down_chunks; ++i) copy_once_soon(weights + i * 32, from + i * 32 + lane, policy);
   }
-  if constexpr (kNormShared<kTokens>) {
-#pragma unroll 2
-    for (int i = thread; i < quads; i += kDownThreads) copy_soon(norm + 4 * i, p.norm + 4 * i);
+  // The norm's weights of the warp's chunks; in shared memory they would leave no room for the kernel in front.
+  float norm[kChunksAWarp][8];
+#pragma unroll
+  for (int k = 0; k < kChunksAWarp; ++k) {
+    const int chunk = warp + k * kDownWarps;
+    if (chunk >= p.down_chunks) continue;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) norm[k][j] = __ldg(p.norm + chunk * 256 + 32 * j + lane);
   }
   copies_made();
   wait_previous_grid();
@@ -98,21 +99,10 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   const auto stream_of = [&](int at) {
     return (at >= p.hidden ? 1 : 0) + (at >= 2 * p.hidden ? 1 : 0) + (at >= 3 * p.hidden ? 1 : 0);
   };
-  const auto load_norm = [&](int chunk, float(&to)[8]) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const int at = chunk * 256 + 32 * j + lane;
-      to[j] = kNormShared<kTokens> ? norm[at] : __ldg(p.norm + at);
-    }
-  };
-  float next[8];
-  if (warp < p.down_chunks) load_norm(warp, next);
-#pragma unroll 1
-  for (int chunk = warp; chunk < p.down_chunks; chunk += kDownWarps) {
-    float weight[8];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) weight[j] = next[j];
-    if (chunk + kDownWarps < p.down_chunks) load_norm(chunk + kDownWarps, next);
+  for (int k = 0; k < kChunksAWarp; ++k) {
+    const int chunk = warp + k * kDownWarps;
+    if (chunk >= p.down_chunks) continue;
     const int stream = stream_of(chunk * 256);
     const bool whole = stream_of(chunk * 256 + 255) == stream;
 #pragma unroll
@@ -125,7 +115,7 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         if (!whole) inverse = inverses[t][stream_of(chunk * 256 + 32 * j + lane)];
-        values[j] = (values[j] * inverse) * weight[j];
+        values[j] = (values[j] * inverse) * norm[k][j];
       }
       __syncwarp();
       auto* to = reinterpret_cast<float4*>(x);
@@ -173,7 +163,7 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
 
 /// The gates of all streams of kOutputs values a warp, and their mean over the streams.
 template <int kTokens>
-__global__ void __launch_bounds__(32 * kUpWarps) up_kernel(HyperParams p) {
+__global__ void __launch_bounds__(32 * kUpWarps, kTokens == 1 ? 1 : 2) up_kernel(HyperParams p) {
   trigger_next_grid();
   const int lane = lane_id();
   const int first = (static_cast<int>(blockIdx.x) * kUpWarps + static_cast<int>(threadIdx.x) / 32) * kOutputs;
@@ -246,7 +236,7 @@ template <int kTokens>
 void run_site(Queue& queue, const HyperParams& p) {
   const int rows = p.lowrank + (p.inject == nullptr ? 0 : kStreams);
   launch(queue, down_kernel<kTokens>, {blocks_for(rows, kDownRows), 1, 1}, {kDownThreads, 1, 1},
-         static_cast<std::size_t>((kTokens + (kNormShared<kTokens> ? 1 : 0)) * kStreams * p.hidden) * sizeof(float) +
+         static_cast<std::size_t>(kTokens * kStreams * p.hidden) * sizeof(float) +
              static_cast<std::size_t>(kDownRows * p.down_chunks) * 512,
          p);
   launch(queue, up_kernel<kTokens>, {blocks_for(p.hidden, kUpWarps * kOutputs), 1, 1}, {32 * kUpWarps, 1, 1}, 0, p);
