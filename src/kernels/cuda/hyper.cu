@@ -161,9 +161,10 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   }
 }
 
-/// The gates of all streams of kOutputs values a warp, and their mean over the streams.
+/// The gates of all streams of kOutputs values a warp, and their mean over the streams. One row: registers for the
+/// blocks of the kernels around it; several: for two blocks a multiprocessor.
 template <int kTokens>
-__global__ void __launch_bounds__(32 * kUpWarps, kTokens == 1 ? 1 : 2) up_kernel(HyperParams p) {
+__global__ void __maxnreg__(kTokens == 1 ? 96 : 128) up_kernel(HyperParams p) {
   trigger_next_grid();
   const int lane = lane_id();
   const int first = (static_cast<int>(blockIdx.x) * kUpWarps + static_cast<int>(threadIdx.x) / 32) * kOutputs;
