@@ -37,6 +37,7 @@ class Maker {
     }
     const SynthMatrix matrix = matrix_of(view);
     for (const SynthMatrix::Plane& plane : matrix.planes()) bytes_ += plane.bytes;
+    view.synth = matrix.source();
     return view;
   }
 

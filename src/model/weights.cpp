@@ -36,6 +36,7 @@ class Uploader {
   template <class Upload>
   Result<backend::MatrixPtr> upload(const artifact::MatrixView& view, Upload send) {
     if (cancel_ != nullptr && cancel_->load()) return fail(ErrorKind::Cancelled, "interrupted");
+    if (view.synth && !view.has_data() && backend_.makes_synthetic()) return send(view);
     std::vector<std::byte> memory;
     const artifact::MatrixView full = artifact_.readable(view, memory);
     if (Status finite = artifact::check_finite(full); !finite) {

@@ -53,6 +53,7 @@ class DeviceBackend final : public Backend {
   void read(void* host, const std::byte* from, std::size_t bytes) override { queue_.download(host, from, bytes); }
   void write(std::byte* to, const void* host, std::size_t bytes) override { queue_.upload(to, host, bytes); }
   Result<MatrixPtr> upload(const artifact::MatrixView& view) override;
+  [[nodiscard]] bool makes_synthetic() const override { return true; }
   Result<BufferPtr> upload(std::span<const float> vector) override;
   Status set_ngram_table(const artifact::NgramTableView& table) override;
   [[nodiscard]] const NgramStore* ngram_store() const override { return ngram_.get(); }
@@ -84,6 +85,8 @@ class DeviceBackend final : public Backend {
                    const float* h, float* x) override;
   void commit_delta(const DeltaSlot& slot, std::int64_t keep) override;
   void commit_conv(const ConvSlot& slot, std::int64_t history, std::int64_t channels, std::int64_t keep) override;
+  /// For read_cuda_row(): the row that a lookup finds under `id`.
+  Status read_back(const Matrix& matrix, std::int32_t id, std::span<float> out);
 
  private:
   /// Memory that only grows. Operations find it large enough after reserve_rows(); one that does not (a test, an odd
@@ -137,6 +140,8 @@ class DeviceBackend final : public Backend {
     const std::int64_t room = std::max(rows, reserved_rows_) * per_row;
     return static_cast<T*>(scratch_.at(slot).bytes(*this, static_cast<std::size_t>(room) * sizeof(T)));
   }
+  /// Dense weights as they are stored, sent or made.
+  void stage_dense(const artifact::MatrixView& view, std::size_t bytes, std::byte* raw);
   /// Independent products; those that can share a launch do.
   void multiply(std::initializer_list<Product> products);
   /// The product that ends a block: to the tail's x where it has one, else to its y, which serves as scratch otherwise.
