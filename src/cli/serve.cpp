@@ -9,6 +9,7 @@
 #include "cli/arguments.hpp"
 #include "cli/command.hpp"
 #include "cli/engine_options.hpp"
+#include "cli/in_memory.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "decode/lanes.hpp"
@@ -74,13 +75,13 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
     lanes.decline(decode::LaneId::ArPipeline, "the server makes text of tokens on other threads anyway");
   }
   enter(progress, 2, "tokenizer");
-  text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(artifact.directory()));
-  text::ChatTemplate chat_template = LOCKSTEP_TRY(text::ChatTemplate::open(artifact.directory()));
+  text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(owner->loaded.texts));
+  text::ChatTemplate chat_template = LOCKSTEP_TRY(text::ChatTemplate::open(owner->loaded.texts));
   const std::int64_t vocab = std::min<std::int64_t>(model.config().vocab_size, tokenizer.vocabulary_size());
   std::vector<decode::TokenId> fallback;
   if (const auto eos = tokenizer.eos()) fallback.push_back(*eos);
   decode::GenerationDefaults defaults =
-      LOCKSTEP_TRY(decode::read_generation_config(artifact.directory(), vocab, fallback));
+      LOCKSTEP_TRY(decode::read_generation_config(owner->loaded.texts, vocab, fallback));
   for (const std::string& warning : defaults.warnings) complain(warning);
 
   enter(progress, 3, "engine");
@@ -135,9 +136,14 @@ Status complete(Options& options) {
   }
   options.engine.bank.enabled = !options.no_bank;
   options.engine.bank.directory = options.bank_directory;
-  const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model.model));
   std::string& id = options.server.service.model_id;
-  if (id.empty()) id = std::filesystem::weakly_canonical(directory).filename().string();
+  if (options.model.in_memory.empty()) {
+    const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model.model));
+    if (id.empty()) id = std::filesystem::weakly_canonical(directory).filename().string();
+  } else {
+    LOCKSTEP_TRY(parse_in_memory(options.model.in_memory));
+    if (id.empty()) id = "synthetic";
+  }
   if (id.empty()) id = "lockstep";
   // What the bank needs of its directory is known before anybody is told that there is a server.
   if (options.engine.bank.enabled && !options.bank_directory.empty()) {
@@ -251,6 +257,7 @@ void add_serve(CLI::App& app, CommandContext& context) {
   options->server.service.model_id.clear();
   CLI::App* command = app.add_subcommand("serve", "Serve the OpenAI and Anthropic APIs over HTTP");
   add_engine_options(*command, options->model);
+  add_in_memory_option(*command, options->model);
   add_http_options(*command, *options);
   add_scheduling_options(*command, *options);
   command->footer(
