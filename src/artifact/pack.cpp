@@ -103,15 +103,24 @@ Result<PackResult> write_files(const Artifact& source, const PackPlan& plan, con
   return result;
 }
 
+/// The directory that a run goes on in, when the source can be packed at all.
+Result<PackResult> pack(const Artifact& source, const fs::path& destination, const PackOptions& options) {
+  const PackPlan plan = LOCKSTEP_TRY(make_plan(source, options));
+  PackDirectory directory =
+      LOCKSTEP_TRY(PackDirectory::open(destination, fingerprint(source, options), plan.names(), options.force));
+  Result<PackResult> result = write_files(source, plan, options, directory);
+  if (!result) return directory.give_up(std::move(result).error());
+  return result;
+}
+
 }  // namespace
 
 Result<PackResult> write_pack(const fs::path& source_path, const fs::path& destination, const PackOptions& options) {
   LOCKSTEP_TRY(check_apart(source_path, destination));
-  const Artifact source = LOCKSTEP_TRY(Artifact::open_shapes(source_path));
-  const PackPlan plan = LOCKSTEP_TRY(make_plan(source, options));
-  PackDirectory directory = LOCKSTEP_TRY(PackDirectory::open(destination, fingerprint(source, options), options.force));
-  Result<PackResult> result = write_files(source, plan, options, directory);
-  if (!result) return directory.give_up(std::move(result).error());
+  const Result<Artifact> source = Artifact::open_shapes(source_path);
+  if (!source) return tl::unexpected(with_partial(source.error(), destination));
+  Result<PackResult> result = pack(*source, destination, options);
+  if (!result) return tl::unexpected(with_partial(std::move(result).error(), destination));
   return result;
 }
 

@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kRecord = "pack-progress.json";
+constexpr std::uint64_t kMaxRecordBytes = std::uint64_t{16} << 20;
 
 bool present(const fs::path& path) {
   std::error_code error;
@@ -50,6 +51,11 @@ bool replaceable(const fs::path& path) {
   return false;
 }
 
+fs::path without_slash(const fs::path& path) {
+  const fs::path normal = path.lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
 Status check_destination(const fs::path& destination, bool force) {
   if (!present(destination)) return {};
   if (!force) return fail(ErrorKind::Invalid, "{} exists; choose another name or use --force", destination.string());
@@ -64,10 +70,18 @@ Status check_cancel(const std::atomic<bool>* cancel) {
   return fail(ErrorKind::Cancelled, "interrupted");
 }
 
-Result<PackDirectory> PackDirectory::open(const fs::path& destination, const Json& fingerprint, bool force) {
+Error with_partial(Error error, const fs::path& destination) {
+  const fs::path partial = without_slash(destination).string() + ".partial";
+  if (present(partial) && error.message.find(partial.string()) == std::string::npos) {
+    error.message += fmt::format("; {} stays as an earlier run left it", partial.string());
+  }
+  return error;
+}
+
+Result<PackDirectory> PackDirectory::open(const fs::path& destination, const Json& fingerprint,
+                                          const std::set<std::string>& names, bool force) {
   PackDirectory directory;
-  directory.destination_ = destination.lexically_normal();
-  if (!directory.destination_.has_filename()) directory.destination_ = directory.destination_.parent_path();
+  directory.destination_ = without_slash(destination);
   if (directory.destination_.filename().empty() || directory.destination_.filename() == "." ||
       directory.destination_.filename() == "..") {
     return fail(ErrorKind::Usage, "'{}' does not name a new directory", destination.string());
@@ -84,14 +98,14 @@ Result<PackDirectory> PackDirectory::open(const fs::path& destination, const Jso
     return fail(ErrorKind::Io, "{}: cannot lock: {} (is another pack running?)", directory.partial_.string(),
                 std::strerror(errno));
   }
-  const Status prepared = directory.prepare(existed);
+  const Status prepared = directory.prepare(existed, names);
   if (!prepared && !existed) directory.discard();
   LOCKSTEP_TRY(prepared);
   return directory;
 }
 
-Status PackDirectory::prepare(bool existed) {
-  if (existed && !only_unfinished_record(partial_)) LOCKSTEP_TRY(load_record());
+Status PackDirectory::prepare(bool existed, const std::set<std::string>& names) {
+  if (existed && !only_unfinished_record(partial_)) LOCKSTEP_TRY(load_record(names));
   LOCKSTEP_TRY(save_record());
   return remove_unfinished();
 }
@@ -107,21 +121,27 @@ PackDirectory::~PackDirectory() {
   if (lock_ >= 0) ::close(lock_);
 }
 
-Status PackDirectory::load_record() {
-  const auto text = read_file(partial_ / kRecord, std::uint64_t{1} << 20);
-  if (!text) {
+Status PackDirectory::load_record(const std::set<std::string>& names) {
+  const auto text = read_file(partial_ / kRecord, kMaxRecordBytes);
+  if (!text && text.error().kind == ErrorKind::NotFound) {
     return fail(ErrorKind::Invalid, "{} exists but holds no {}; remove it or choose another name", partial_.string(),
                 kRecord);
+  }
+  if (!text) {
+    return fail(text.error().kind, "{}; remove {} or choose another name", text.error().message, partial_.string());
   }
   const auto record = parse_json(*text, kRecord);
   if (!record || !record->is_object() || record->value("fingerprint", Json()) != fingerprint_) return {};
   const auto files = record->find("files");
   if (files == record->end() || !files->is_object()) return {};
   for (const auto& [name, entry] : files->items()) {
+    if (!names.contains(name)) continue;
     const auto bytes = json_integer(entry, "bytes", kRecord);
     const auto sha256 = json_string(entry, "sha256", kRecord);
     std::error_code error;
-    const std::uint64_t size = fs::file_size(partial_ / fs::path(name).filename(), error);
+    // A link may lead out of the directory, and would be published as one.
+    if (!fs::is_regular_file(fs::symlink_status(partial_ / name, error))) continue;
+    const std::uint64_t size = fs::file_size(partial_ / name, error);
     if (!error && bytes && sha256 && static_cast<std::uint64_t>(*bytes) == size) finished_[name] = {size, *sha256};
   }
   return {};

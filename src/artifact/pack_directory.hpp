@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 
 #include "base/json.hpp"
@@ -16,13 +17,18 @@ namespace lockstep::artifact {
 /// Errors: Cancelled when the flag is there and set.
 [[nodiscard]] Status check_cancel(const std::atomic<bool>* cancel);
 
+/// An error of a run into `destination` that has left its partial directory alone, which the message says unless it
+/// names that already.
+[[nodiscard]] Error with_partial(Error error, const std::filesystem::path& destination);
+
 class PackDirectory {
  public:
   /// Opens or creates DESTINATION.partial and locks it against a second writer. `fingerprint` describes source and
-  /// recipe: finished files of an earlier run with the same fingerprint are kept, those of another one are removed.
-  /// Errors: Invalid when the destination exists (unless `force` and it is a model directory or empty), or when the
-  /// partial directory was not made by this program; Io.
-  static Result<PackDirectory> open(const std::filesystem::path& destination, const Json& fingerprint, bool force);
+  /// recipe, `names` are the files that it can record as finished. What an earlier run with the same fingerprint has
+  /// finished of them is kept, everything else is removed. Errors: Invalid when the destination exists (unless `force`
+  /// and it is a model directory or empty), or when the partial directory was not made by this program; Io.
+  static Result<PackDirectory> open(const std::filesystem::path& destination, const Json& fingerprint,
+                                    const std::set<std::string>& names, bool force);
 
   PackDirectory(PackDirectory&& other) noexcept;
   PackDirectory& operator=(PackDirectory&&) = delete;
@@ -56,8 +62,8 @@ class PackDirectory {
     std::uint64_t bytes = 0;
     std::string sha256;
   };
-  Status prepare(bool existed);
-  Status load_record();
+  Status prepare(bool existed, const std::set<std::string>& names);
+  Status load_record(const std::set<std::string>& names);
   Status remove_unfinished() const;
   Status save_record() const;
 

@@ -202,6 +202,12 @@ std::uint64_t PlannedFile::source_bytes() const {
   return bytes;
 }
 
+std::set<std::string> PackPlan::names() const {
+  std::set<std::string> names;
+  for (const PlannedFile& file : files) names.insert(file.name);
+  return names;
+}
+
 Result<PackPlan> plan_pack(const ModelView& source, const Recipe& recipe, std::uint64_t shard_bytes) {
   return Planner(source, recipe, shard_bytes).plan();
 }

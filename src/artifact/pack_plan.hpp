@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,8 @@ struct PlannedFile {
 
 struct PackPlan {
   std::vector<PlannedFile> files;
+
+  [[nodiscard]] std::set<std::string> names() const;
 };
 
 /// Plans the trunk in shards of about `shard_bytes`, mtp.safetensors and ngram-table.safetensors. Pointers are into

@@ -137,7 +137,8 @@ Result<PackResult> write_synthetic(const SynthModel& model, const fs::path& dest
   const ModelConfig config = LOCKSTEP_TRY(parse_config(json));
   const ModelView view = LOCKSTEP_TRY(synth_view(config, model.seed, matrix_shape));
   const PackPlan plan = LOCKSTEP_TRY(make_plan(model, config, view, options));
-  PackDirectory directory = LOCKSTEP_TRY(PackDirectory::open(destination, fingerprint(model, options), options.force));
+  PackDirectory directory =
+      LOCKSTEP_TRY(PackDirectory::open(destination, fingerprint(model, options), plan.names(), options.force));
   Result<PackResult> result = write_files(model, options, plan, config.vocab_size, directory);
   // An interrupted run may go on later. After a failure, a full disk say, gigabytes of random numbers are only in the
   // way.

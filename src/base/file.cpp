@@ -192,6 +192,7 @@ Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path, unsigne
     if (file.fd_ < 0 && errno != EEXIST) break;
   }
   if (file.fd_ < 0) return fail(ErrorKind::Io, "{}: cannot create: {}", path.string(), reason());
+  file.name_ = TemporaryName(file.temporary_.native());
   return file;
 }
 
@@ -200,7 +201,8 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
       size_(other.size_),
       failed_(other.failed_),
       path_(std::move(other.path_)),
-      temporary_(std::move(other.temporary_)) {}
+      temporary_(std::move(other.temporary_)),
+      name_(std::move(other.name_)) {}
 
 AtomicFile& AtomicFile::operator=(AtomicFile&& other) noexcept {
   if (this == &other) return *this;
@@ -210,6 +212,7 @@ AtomicFile& AtomicFile::operator=(AtomicFile&& other) noexcept {
   failed_ = other.failed_;
   path_ = std::move(other.path_);
   temporary_ = std::move(other.temporary_);
+  name_ = std::move(other.name_);
   return *this;
 }
 
@@ -222,6 +225,7 @@ void AtomicFile::discard() noexcept {
   ::close(fd_);
   ::unlink(temporary_.c_str());
   fd_ = -1;
+  name_ = {};
 }
 
 Status AtomicFile::write_all(std::uint64_t offset, std::span<const std::byte> bytes) {
@@ -260,8 +264,10 @@ Status AtomicFile::commit() {
   if (::close(fd) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const std::string why = reason();
     ::unlink(temporary_.c_str());
+    name_ = {};
     return fail(ErrorKind::Io, "{}: cannot move into place: {}", path_.string(), why);
   }
+  name_ = {};
   // The new name itself must reach the disk. Some file systems cannot flush a directory; the file is complete anyway.
   const std::filesystem::path parent = path_.has_parent_path() ? path_.parent_path() : ".";
   const Descriptor directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

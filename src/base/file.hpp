@@ -11,6 +11,7 @@
 
 #include "base/mapping_guard.hpp"
 #include "base/result.hpp"
+#include "base/temporary_files.hpp"
 
 namespace lockstep {
 
@@ -60,8 +61,8 @@ Result<bool> file_present(const std::filesystem::path& path);
 Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
 /// Writes a file under a temporary name next to `path`; commit() flushes it to disk and renames it into place.
-/// An object destroyed without commit() removes the temporary file; a process that is killed leaves it behind as
-/// PATH.tmp-PID-N, never a half file under the final name.
+/// An object destroyed without commit() removes the temporary file, and so does remove_temporary_files(); a process
+/// that is killed leaves it behind as PATH.tmp-PID-N, never a half file under the final name.
 class AtomicFile {
  public:
   /// `mode` are the permissions of the file, less what the umask takes away. Errors: Invalid when `path` exists and is
@@ -93,6 +94,7 @@ class AtomicFile {
   std::uint64_t size_ = 0;
   bool failed_ = false;
   std::filesystem::path path_, temporary_;
+  TemporaryName name_;
 };
 
 /// Writes the whole text atomically. Errors: as AtomicFile.

@@ -1,11 +1,11 @@
 #include "base/progress.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 
 namespace lockstep {
 namespace {
@@ -14,10 +14,10 @@ using namespace std::chrono_literals;
 constexpr auto kQuietTime = 500ms;  // short work shows no bar
 constexpr auto kRedraw = 100ms;
 
-/// Unlike fmt::print, this throws nothing when the terminal has gone; a lost progress line is no failure.
+/// A terminal that takes nothing, or has gone, loses the line: work never waits for its progress to be seen.
 void show(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stderr);
-  std::fflush(stderr);
+  pollfd room{STDERR_FILENO, POLLOUT, 0};
+  if (::poll(&room, 1, 0) == 1) static_cast<void>(::write(STDERR_FILENO, text.data(), text.size()));
 }
 
 std::string amount(double value, ProgressUnit unit) {

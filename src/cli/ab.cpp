@@ -1,4 +1,7 @@
 // lockstep ab: speed and parity of several ways to run a model, in one receipt.
+#include <fmt/ranges.h>
+#include <unistd.h>
+
 #include <CLI/App.hpp>
 #include <algorithm>
 #include <array>
@@ -6,6 +9,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "artifact/artifact.hpp"
 #include "base/file.hpp"
@@ -114,15 +118,43 @@ Result<report::Run> plan(const Options& options) {
   return run;
 }
 
+/// A directory, and those above it that were not there either. They go again at the end as far as they are empty: a run
+/// that left nothing leaves no place for it.
+class NewDirectory {
+ public:
+  NewDirectory() = default;
+  static Result<NewDirectory> create(const std::filesystem::path& path) {
+    NewDirectory out;
+    std::error_code error;
+    for (auto part = path; !part.empty() && !std::filesystem::exists(part, error); part = part.parent_path()) {
+      out.made_.push_back(part);
+    }
+    std::filesystem::create_directories(path, error);
+    if (error) return fail(ErrorKind::Io, "{}: {}", path.string(), error.message());
+    return out;
+  }
+  NewDirectory(NewDirectory&& other) noexcept : made_(std::exchange(other.made_, {})) {}
+  NewDirectory& operator=(NewDirectory&& other) noexcept {
+    std::swap(made_, other.made_);
+    return *this;
+  }
+  NewDirectory(const NewDirectory&) = delete;
+  NewDirectory& operator=(const NewDirectory&) = delete;
+  ~NewDirectory() {
+    for (const std::filesystem::path& path : made_) ::rmdir(path.c_str());
+  }
+
+ private:
+  std::vector<std::filesystem::path> made_;  ///< the deepest first
+};
+
 /// The receipts of a run under way. They are opened first, because a wrong path is better known before the run.
 class Receipts {
  public:
   static Result<Receipts> create(const std::string& directory, const std::vector<std::string>& names) {
     Receipts out;
     if (directory.empty()) return out;
-    std::error_code error;
-    std::filesystem::create_directories(directory, error);
-    if (error) return fail(ErrorKind::Io, "{}: {}", directory, error.message());
+    out.directory_ = LOCKSTEP_TRY(NewDirectory::create(directory));
     for (const std::string& name : names) {
       out.files_.push_back(LOCKSTEP_TRY(AtomicFile::create(std::filesystem::path(directory) / name)));
     }
@@ -138,6 +170,7 @@ class Receipts {
   }
 
  private:
+  NewDirectory directory_;  // before the files, so that it goes after them
   std::vector<AtomicFile> files_;
 };
 
@@ -199,9 +232,15 @@ class Bench {
 
   /// Waits for quiet, as far as there are limits.
   report::GateRecord gate(const report::GateLimits& limits) {
-    return report::wait_until_quiet(limits, {.read = [this] { return machine_.read(); },
-                                             .now = [this] { return waiter_.now(); },
-                                             .sleep = [this](double seconds) { return waiter_.wait({}, seconds); }});
+    return report::wait_until_quiet(
+        limits, {.read = [this] { return machine_.read(); },
+                 .now = [this] { return waiter_.now(); },
+                 .sleep = [this](double seconds) { return waiter_.wait({}, seconds); },
+                 .waits =
+                     [&](const report::GateRecord& first) {
+                       complain(fmt::format("waiting for a quiet machine, at most {:g} s (--no-gate does not): {}",
+                                            limits.timeout_seconds, fmt::join(first.exceeded, "; ")));
+                     }});
   }
 
   [[nodiscard]] const AbSetup& setup() const { return setup_; }

@@ -4,7 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -134,11 +133,9 @@ int run_app(int argc, char** argv) {
   // Output that was lost turns success into failure; the command may already have reported it.
   const Status flushed = flush_stdout();
   if (stdout_error() == EPIPE) return kExitBrokenPipe;
-  if (!flushed && code == kExitSuccess) {
-    complain(flushed.error().message);
-    return kExitFailure;
-  }
-  return code;
+  if (flushed || code != kExitSuccess) return code;
+  complain(flushed.error().message);
+  return flushed.error().kind == ErrorKind::Cancelled ? 128 + InterruptScope::signal() : kExitFailure;
 }
 
 }  // namespace lockstep::cli

@@ -304,8 +304,10 @@ Status check_lengths(const Options& options, std::int64_t context) {
 /// Of the processor: a pool of its own reads and multiplies.
 Result<Limits> processor_limits(const Options& options, ThreadPool& pool) {
   const kernels::Kernels* kernels = LOCKSTEP_TRY(backend::choose_kernels(options.engine.isa));
-  auto read = std::make_shared<backend::ReadTest>(LOCKSTEP_TRY(backend::ReadTest::create(pool, kReadBytes)));
-  return Limits{[read]() -> Result<double> { return read->run(); }, backend::integer_peak(*kernels, pool)};
+  auto read = std::make_shared<backend::ReadTest>(
+      LOCKSTEP_TRY(backend::ReadTest::create(pool, kReadBytes, InterruptScope::flag())));
+  return Limits{[read]() -> Result<double> { return read->run(); },
+                backend::integer_peak(*kernels, pool, InterruptScope::flag())};
 }
 
 Result<Limits> device_limits(backend::Backend& backend) {
@@ -367,7 +369,10 @@ Status run_bench(Options& options) {
   model::Runner runner = LOCKSTEP_TRY(model::Runner::create(*loaded.model, options.most_rows()));
   Limits limits = LOCKSTEP_TRY(device.cuda ? device_limits(loaded.model->backend()) : processor_limits(options, pool));
   Bench bench(options, std::move(loaded), std::move(runner), std::move(limits), profile, interrupts);
-  for (int i = 0; i < 3; ++i) begin.bandwidth = std::max(begin.bandwidth, LOCKSTEP_TRY(bench.limits().bandwidth()));
+  for (int i = 0; i < 3; ++i) {
+    LOCKSTEP_TRY(interrupts.check());
+    begin.bandwidth = std::max(begin.bandwidth, LOCKSTEP_TRY(bench.limits().bandwidth()));
+  }
 
   Json json = beginning_json(bench, begin);
   if (!options.json) LOCKSTEP_TRY(write_stdout(beginning_text(bench, begin)));

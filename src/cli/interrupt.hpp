@@ -8,9 +8,10 @@
 namespace lockstep::cli {
 
 /// While one of these exists, the first SIGINT, SIGTERM or SIGHUP only raises the request; a second one of the same
-/// kind ends the process at once. Work that sees the request stops and returns ErrorKind::Cancelled (exit code 128 +
-/// signal). Without a scope the signals end the process as usual. A SIGHUP that the caller ignores (nohup) stays
-/// ignored. At most one scope at a time.
+/// kind removes the temporary files there are (base/temporary_files.hpp) and ends the process at once. Work that sees
+/// the request stops and returns ErrorKind::Cancelled (exit code 128 + signal). Without a scope the signals end the
+/// process as usual. Signals that the caller ignores (nohup, a shell's trap '') stay ignored. At most one scope at a
+/// time.
 class InterruptScope {
  public:
   InterruptScope();
@@ -26,16 +27,16 @@ class InterruptScope {
   [[nodiscard]] Status check() const;
   /// requested() as a flag; false while there is no scope.
   [[nodiscard]] static const std::atomic<bool>& flag();
-  /// Readable in poll() from a request on until reset().
-  [[nodiscard]] int descriptor() const;
+  /// Readable in poll() from a request on until reset(); -1 while there is no scope.
+  [[nodiscard]] static int descriptor();
   /// Forgets a SIGINT that was acted on, e.g. by stopping an answer, and re-arms it. SIGTERM and SIGHUP stay.
   void reset();
 
+  /// Whether a request came in this scope or, where there is none, in the last one: nothing waits for a reader any
+  /// more.
+  [[nodiscard]] static bool asked();
   /// The signal behind the last request, SIGINT when there was none.
   [[nodiscard]] static int signal();
-
- private:
-  bool hangup_ignored_ = false;
 };
 
 }  // namespace lockstep::cli

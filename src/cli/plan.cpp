@@ -47,7 +47,7 @@ Result<double> read_bandwidth(std::size_t threads, std::uint64_t available, cons
   const std::uint64_t bytes = std::min(kReadBytes, available / 4);
   if (bytes < kReadBytes / 8) return 0.0;
   ThreadPool pool(threads);
-  backend::ReadTest test = LOCKSTEP_TRY(backend::ReadTest::create(pool, bytes));
+  backend::ReadTest test = LOCKSTEP_TRY(backend::ReadTest::create(pool, bytes, InterruptScope::flag()));
   double best = 0;
   for (int i = 0; i < 3; ++i) {
     LOCKSTEP_TRY(interrupts.check());

@@ -24,17 +24,20 @@ enum class Style : std::uint8_t { Bold, Dim, Red, Green, Yellow, Cyan };
 /// Columns of the terminal behind standard output, or 80.
 [[nodiscard]] int terminal_width();
 
-/// Appends to standard output, which stdio may buffer. Errors: Io. The error stays: later calls fail too, and the
-/// program ends with a failure (quietly with 141 when the reader has gone), so a command only has to stop early.
+/// Appends to standard output, which may be kept for a while. Errors: Io; the error stays: later calls fail too, and
+/// the program ends with a failure (quietly with 141 when the reader has gone), so a command only has to stop early.
+/// Cancelled when the reader takes nothing and the user has interrupted; what was not taken by then is dropped.
 Status write_stdout(std::string_view text);
 
-/// Hands buffered output to the system: after each piece of streamed text and at the end. Errors: Io.
+/// Hands kept output to the system: after each piece of streamed text and at the end. Errors: as write_stdout().
 Status flush_stdout();
 
-/// Writes to standard error at once. A failure is ignored: a full log must not cost the answer.
+/// Writes to standard error at once. A failure is ignored: a full log must not cost the answer. What a reader does not
+/// take is dropped once the user has interrupted.
 void write_stderr(std::string_view text);
 
-/// Reports a failure or a warning: "lockstep: MESSAGE" as one printable line (base/printable.hpp) on standard error.
+/// Reports a failure or a warning: "lockstep: MESSAGE" as one printable line (base/printable.hpp) on standard error,
+/// which is not waited for longer than a second. From any thread.
 void complain(std::string_view message);
 
 /// errno of the first failed write to standard output, 0 when there was none.

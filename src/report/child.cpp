@@ -45,8 +45,8 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);  // it ended before the line above
-  std::signal(SIGPIPE, SIG_DFL);
-  std::signal(SIGXFSZ, SIG_DFL);
+  // What this program ignores, or was told to ignore, is not the child's: it is ended with SIGTERM.
+  for (const int signal : {SIGPIPE, SIGXFSZ, SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_DFL);
   ::dup2(nothing, STDIN_FILENO);
   ::dup2(nothing, STDOUT_FILENO);
   ::dup2(errors, STDERR_FILENO);

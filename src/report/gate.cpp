@@ -48,6 +48,7 @@ GateRecord wait_until_quiet(const GateLimits& limits, const GateWorld& world) {
   // What happened before the first reading is not this sample's: `busy` wants an interval of its own.
   if (limits.max_busy && world.sleep(limits.interval_seconds)) reading = world.read();
   judge(limits, reading, record);
+  if (!record.quiet && limits.timeout_seconds > 0 && world.waits) world.waits(record);
   while (!record.quiet && world.now() - begin < limits.timeout_seconds && world.sleep(limits.interval_seconds)) {
     judge(limits, world.read(), record);
   }

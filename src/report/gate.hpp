@@ -35,8 +35,9 @@ struct GateRecord {
 /// What the gate needs of the world; tests have their own.
 struct GateWorld {
   std::function<Reading()> read;
-  std::function<double()> now;                ///< seconds
-  std::function<bool(double seconds)> sleep;  ///< false: stop waiting, the user interrupted
+  std::function<double()> now;                        ///< seconds
+  std::function<bool(double seconds)> sleep;          ///< false: stop waiting, the user interrupted
+  std::function<void(const GateRecord&)> waits = {};  ///< called once before waiting for quiet; may be empty
 };
 
 /// Reads until everything is within its limit or the time is over. The first reading of `busy` needs one interval.

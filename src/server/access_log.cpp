@@ -1,6 +1,7 @@
 #include "server/access_log.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
@@ -41,14 +42,19 @@ void AccessLog::write(const HttpRecord& record) {
   const std::string text = access_line(record, now_text());
   const std::lock_guard lock(mutex_);
   const std::string line = fmt::format("{}{}\n", torn_ ? "\n" : "", text);
-  // A log that cannot be written must not cost an answer; one write() of an O_APPEND file stays in one piece.
-  const ssize_t written = ::write(descriptor_, line.data(), line.size());
+  // A log that cannot be written must not cost an answer; one write() of an O_APPEND file stays in one piece. Standard
+  // error, which others share, cannot be opened so that it never blocks.
+  pollfd room{descriptor_, POLLOUT, 0};
+  const bool ready = ::poll(&room, 1, 0) != 0;
+  const ssize_t written = ready ? ::write(descriptor_, line.data(), line.size()) : -1;
   if (written == static_cast<ssize_t>(line.size())) {
     torn_ = false;
     return;
   }
   ++errors_;
-  last_error_ = fmt::format("the access log: cannot write: {}", std::strerror(written < 0 ? errno : ENOSPC));
+  last_error_ = fmt::format("the access log: cannot write: {}", std::strerror(!ready        ? EAGAIN
+                                                                              : written < 0 ? errno
+                                                                                            : ENOSPC));
   torn_ = torn_ || written > 0;
 }
 

@@ -8,35 +8,32 @@
 #include <mutex>
 #include <thread>
 
+#include "base/temporary_files.hpp"
+
 namespace lockstep::server {
 namespace {
 
 std::atomic<int> signals{0};
 
 void on_signal(int number) {
+  if (signals.fetch_add(1) == 0) return;
   // The second one ends the process at once; what it writes (the bank's files, the access log) is whole at any time.
-  if (signals.fetch_add(1) > 0) ::_exit(128 + number);
+  remove_temporary_files();
+  ::_exit(128 + number);
 }
 static_assert(std::atomic<int>::is_always_lock_free, "the handler may only touch lock-free atomics");
 
-bool ignored(int signal) {
-  struct sigaction action = {};
-  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
-}
-
-/// A SIGHUP that the caller ignores (nohup) stays ignored.
+/// Signals that the caller ignores (nohup, a shell's trap '') stay ignored.
 void handle_signals(bool on) {
-  struct sigaction action = {};
-  if (on) {
-    signals.store(0);
-    action.sa_handler = on_signal;
-  } else {
-    action.sa_handler = SIG_DFL;
+  if (on) signals.store(0);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action = {};
+    if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) continue;
+    action = {};
+    action.sa_handler = on ? on_signal : SIG_DFL;
+    ::sigemptyset(&action.sa_mask);
+    ::sigaction(signal, &action, nullptr);
   }
-  ::sigemptyset(&action.sa_mask);
-  ::sigaction(SIGINT, &action, nullptr);
-  ::sigaction(SIGTERM, &action, nullptr);
-  if (!ignored(SIGHUP)) ::sigaction(SIGHUP, &action, nullptr);
 }
 
 std::string url(const HttpOptions& options, std::uint16_t port) {

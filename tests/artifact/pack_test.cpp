@@ -1,6 +1,7 @@
 #include "artifact/pack.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <cstring>
@@ -8,6 +9,7 @@
 
 #include "artifact/affine_quantiser.hpp"
 #include "artifact/model_walk.hpp"
+#include "base/sha256.hpp"
 #include "toy_model.hpp"
 
 namespace lockstep::artifact {
@@ -260,6 +262,83 @@ TEST(Pack, ExistingDestinationsAreSafe) {
   write_bytes(scratch / "killed.partial/pack-progress.json.tmp-17-0", "{");
   EXPECT_TRUE(write_pack(kSource, scratch / "killed", options));
   EXPECT_FALSE(fs::exists(scratch / "killed/pack-progress.json.tmp-17-0"));
+}
+
+/// A run that was cut after some files.
+void cut(const fs::path& destination, PackOptions options) {
+  std::atomic<bool> cancel{false};
+  options.threads = 1;
+  options.cancel = &cancel;
+  options.progress = [&](std::uint64_t done, std::uint64_t total) { cancel = done > total / 2; };
+  ASSERT_FALSE(write_pack(kSource, destination, options));
+}
+
+TEST(Pack, ARecordNamesNothingButFilesOfThePlan) {
+  const Scratch scratch;
+  PackOptions options = options_for("bare");
+  options.shard_bytes = 300'000;
+  ASSERT_TRUE(write_pack(kSource, scratch / "whole", options));
+  cut(scratch / "cut", options);
+  const fs::path partial = scratch / "cut.partial";
+  Json record = *parse_json(*read_file(partial / "pack-progress.json", 1 << 20), "record");
+  const std::string text = "not of this pack";
+  const Json entry = {{"bytes", text.size()}, {"sha256", sha256_hex(text)}};
+  for (const char* name : {"extra.safetensors", "config.json", "../outside"}) {
+    write_bytes(partial / name, text);
+    record["files"][name] = entry;
+  }
+  // A link with the right bytes behind it is no finished file.
+  std::string shard;
+  for (const auto& [name, ignored] : record["files"].items()) {
+    if (name.starts_with("model-")) shard = name;
+  }
+  ASSERT_FALSE(shard.empty());
+  fs::rename(partial / shard, scratch / "elsewhere");
+  fs::create_symlink(scratch / "elsewhere", partial / shard);
+  write_bytes(partial / "pack-progress.json", record.dump());
+  ASSERT_TRUE(write_pack(kSource, scratch / "cut", options));
+  EXPECT_EQ(contents(scratch / "cut"), contents(scratch / "whole"));
+  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(scratch / "cut" / shard)));
+  EXPECT_TRUE(fs::exists(scratch / "outside"));
+}
+
+TEST(Pack, ARecordThatCannotBeReadIsSaidToBeThat) {
+  const auto refusal = [](const std::function<void(const fs::path&)>& spoil) {
+    const Scratch scratch;
+    fs::create_directories(scratch / "out.partial");
+    spoil(scratch / "out.partial/pack-progress.json");
+    const auto refused = write_pack(kSource, scratch / "out", options_for("bare"));
+    EXPECT_FALSE(refused);
+    EXPECT_TRUE(fs::exists(scratch / "out.partial"));
+    return refused ? "" : refused.error().message.substr(scratch.path().string().size());
+  };
+  const auto says = [&](const std::function<void(const fs::path&)>& spoil, std::string_view part) {
+    const std::string message = refusal(spoil);
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+    EXPECT_NE(message.find("; remove "), std::string::npos) << message;
+  };
+  says([](const fs::path& record) { write_bytes(record, std::string((16U << 20) + 1, ' ')); }, "more than the limit");
+  says([](const fs::path& record) { fs::create_directory(record); }, "not a regular file");
+  says([](const fs::path& record) { ::mkfifo(record.c_str(), 0600); }, "not a regular file");
+  says([](const fs::path& record) { write_bytes(record.parent_path() / "mine.txt", "x"); }, "holds no pack-progress");
+}
+
+TEST(Pack, ARefusalSaysWhatAnEarlierRunHasLeft) {
+  const Scratch scratch;
+  PackOptions options = options_for("bare");
+  options.shard_bytes = 300'000;
+  cut(scratch / "out", options);
+  const std::string left = (scratch / "out.partial").string() + " stays";
+  const auto missing = write_pack(scratch / "nothing", scratch / "out", options);
+  ASSERT_FALSE(missing);
+  EXPECT_NE(missing.error().message.find(left), std::string::npos) << missing.error().message;
+  const auto packed = write_pack(LOCKSTEP_TEST_DATA "/toy-pack", scratch / "out/", options);
+  ASSERT_FALSE(packed);
+  EXPECT_NE(packed.error().message.find(left), std::string::npos) << packed.error().message;
+  write_bytes(scratch / "out", "x");
+  const auto exists = write_pack(kSource, scratch / "out", options);
+  ASSERT_FALSE(exists);
+  EXPECT_NE(exists.error().message.find(left), std::string::npos) << exists.error().message;
 }
 
 TEST(Pack, NeverOverItsSource) {

@@ -207,6 +207,32 @@ TEST(AtomicFile, AKilledWriterLeavesNoFinalFile) {
   EXPECT_EQ(read_file(scratch / "file", 100).value(), "next try");
 }
 
+TEST(AtomicFile, ASignalHandlerCanRemoveWhatIsUnderWay) {
+  const ScratchDirectory scratch;
+  const int status = in_child([&] {
+    AtomicFile first = AtomicFile::create(scratch / "first").value();
+    AtomicFile moved = std::move(first);
+    AtomicFile second = AtomicFile::create(scratch / "second").value();
+    const std::string discarded = (scratch / "discarded").string();
+    { const AtomicFile gone = AtomicFile::create(discarded).value(); }
+    if (!write_file(scratch / "whole", "kept")) ::_exit(1);
+    remove_temporary_files();
+    ::_exit(0);
+  });
+  ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator(scratch.path())) left.push_back(entry.path().filename().string());
+  EXPECT_EQ(left, std::vector<std::string>{"whole"});
+}
+
+TEST(AtomicFile, MoreFilesThanNamesAreKeptWork) {
+  const ScratchDirectory scratch;
+  std::vector<AtomicFile> files;
+  for (int i = 0; i < 200; ++i) files.push_back(AtomicFile::create(scratch / std::to_string(i)).value());
+  for (AtomicFile& file : files) ASSERT_TRUE(file.commit());
+  EXPECT_TRUE(fs::exists(scratch / "199"));
+}
+
 TEST(AtomicFile, AFullDiskFailsTheWriteAndTheCommit) {
   const ScratchDirectory scratch;
   // A limit on the size of files stands in for a full disk; it would hit the whole test program, so a child takes it.

@@ -5,11 +5,21 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 
 #include <gtest/gtest.h>
 
+#include "base/file.hpp"
+#include "support/scratch.hpp"
+
 namespace lockstep::cli {
 namespace {
+
+/// A test runner in the background may have been started with some of them ignored.
+const bool kNoneIgnored = [] {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_DFL);
+  return true;
+}();
 
 /// Runs `body` in a child and returns its wait status.
 template <class F>
@@ -54,17 +64,19 @@ TEST(Interrupt, ResetForgetsCtrlCAndNothingElse) {
   EXPECT_EQ(InterruptScope::signal(), SIGTERM);
 }
 
-TEST(Interrupt, AnIgnoredHangUpStaysIgnored) {
-  const int status = status_of([] {
-    std::signal(SIGHUP, SIG_IGN);
-    {
-      const InterruptScope scope;
-      ::raise(SIGHUP);
-      if (scope.requested()) ::_exit(1);
-    }
-    ::raise(SIGHUP);
-  });
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+TEST(Interrupt, IgnoredSignalsStayIgnored) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const int status = status_of([&] {
+      std::signal(signal, SIG_IGN);
+      {
+        const InterruptScope scope;
+        ::raise(signal);
+        if (scope.requested()) ::_exit(1);
+      }
+      ::raise(signal);
+    });
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << signal;
+  }
 }
 
 TEST(Interrupt, TheSecondSignalEndsTheProcess) {
@@ -75,6 +87,42 @@ TEST(Interrupt, TheSecondSignalEndsTheProcess) {
   });
   ASSERT_TRUE(WIFSIGNALED(status));
   EXPECT_EQ(WTERMSIG(status), SIGINT);
+}
+
+TEST(Interrupt, TheSecondSignalLeavesNoTemporaryFile) {
+  const test::ScratchDirectory scratch;
+  const int status = status_of([&] {
+    const InterruptScope scope;
+    const AtomicFile file = AtomicFile::create(scratch / "file").value();
+    ::raise(SIGTERM);
+    ::raise(SIGTERM);
+  });
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGTERM);
+  EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
+}
+
+TEST(Interrupt, OneOfEachKindIsNoSecondOne) {
+  const int status = status_of([] {
+    const InterruptScope scope;
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::raise(signal);
+    if (!scope.ending()) ::_exit(1);
+  });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST(Interrupt, IsRememberedAfterItsScope) {
+  {
+    const InterruptScope scope;
+    EXPECT_FALSE(InterruptScope::asked());
+    ::raise(SIGINT);
+    EXPECT_TRUE(InterruptScope::asked());
+  }
+  EXPECT_TRUE(InterruptScope::asked());
+  EXPECT_FALSE(InterruptScope::flag().load());
+  EXPECT_EQ(InterruptScope::descriptor(), -1);
+  const InterruptScope next;
+  EXPECT_FALSE(InterruptScope::asked());
 }
 
 TEST(Interrupt, WithoutAScopeSignalsActAsUsual) {

@@ -17,6 +17,18 @@ namespace {
 
 constexpr int kPatienceMs = 30000;
 
+/// A pipe that takes nothing more: what reads it and what writes it.
+std::array<int, 2> full_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) throw std::runtime_error("no pipe");
+  ::fcntl(ends[1], F_SETPIPE_SZ, 4096);
+  const std::array<char, 4096> bytes{};
+  while (::write(ends[1], bytes.data(), bytes.size()) > 0) {
+  }
+  ::fcntl(ends[1], F_SETFL, 0);
+  return ends;
+}
+
 [[noreturn]] void become(std::vector<std::string>& arguments) {
   // A test runner in the background may have been started with some of them ignored.
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_DFL);
@@ -40,13 +52,16 @@ Session::Session(Talk talk, std::vector<std::string> arguments) {
     std::array<int, 2> in{};
     std::array<int, 2> out{};
     if (::pipe2(in.data(), O_CLOEXEC) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
+    const std::array<int, 2> full = full_pipe();
     child_ = ::fork();
     if (child_ == 0) {
       ::dup2(in[0], STDIN_FILENO);
-      ::dup2(out[1], STDOUT_FILENO);
-      ::dup2(out[1], STDERR_FILENO);
+      ::dup2(talk == Talk::NoOutput ? full[1] : out[1], STDOUT_FILENO);
+      ::dup2(talk == Talk::NoErrors ? full[1] : out[1], STDERR_FILENO);
       become(arguments);
     }
+    full_ = full[0];
+    ::close(full[1]);
     ::close(in[0]);
     ::close(out[1]);
     input_ = in[1];
@@ -62,6 +77,7 @@ Session::~Session() {
   }
   ::close(input_);
   if (out_ != input_) ::close(out_);
+  if (full_ >= 0) ::close(full_);
 }
 
 void Session::send(std::string_view text) const {

@@ -12,6 +12,8 @@ namespace lockstep::test {
 enum class Talk {
   Terminal,  ///< a pseudo terminal is all three standard streams
   Pipes,     ///< standard input stays open; both outputs arrive in one stream
+  NoOutput,  ///< as Pipes, but standard output is a full pipe that nobody reads
+  NoErrors,  ///< as Pipes, but standard error is one
 };
 
 class Session {
@@ -36,7 +38,7 @@ class Session {
   bool read_more();
 
   pid_t child_ = -1;
-  int input_ = -1, out_ = -1;
+  int input_ = -1, out_ = -1, full_ = -1;
   std::string output_;
   std::size_t matched_ = 0;
 };

@@ -40,6 +40,35 @@ TEST(Signals, EndACommandThatWaitsAtStandardInput) {
   }
 }
 
+TEST(Signals, EndACommandWhoseOutputNobodyTakes) {
+  // The reasoning is over when the first of the answer comes, and waits for room that never comes.
+  Session run(Talk::NoOutput, {"run", "-p", "What does bank mean?", "--seed", "1", "--temperature", "0"});
+  ASSERT_TRUE(run.expect("\n\n")) << run.output();
+  run.signal(SIGINT);
+  EXPECT_EQ(run.wait(), 128 + SIGINT);
+  EXPECT_TRUE(run.output().ends_with("lockstep: interrupted\n")) << run.output();
+}
+
+TEST(Signals, EndACommandWhoseMessagesNobodyTakes) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    Session session(Talk::NoErrors, {"tokenize"});
+    session.send(kMoreThanAPipeHolds);
+    session.signal(number);
+    EXPECT_EQ(session.wait(), 128 + number);
+    EXPECT_EQ(session.output(), "");
+  }
+}
+
+TEST(Signals, ASweepThatIsInterruptedLeavesNoDirectory) {
+  const ScratchDirectory scratch;
+  Session session(Talk::Pipes, {"ab", "-m", kDemo, "--contexts", "64", "--gate-timeout", "1000", "--max-load", "0",
+                                "--max-busy", "0", "--out", (scratch / "a" / "b").string()});
+  ASSERT_TRUE(session.expect("waiting for a quiet machine")) << session.output();
+  session.signal(SIGINT);
+  EXPECT_EQ(session.wait(), 128 + SIGINT) << session.output();
+  EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
+}
+
 TEST(Signals, EndTheMakingOfAModelInMemory) {
   Session session(Talk::Pipes, {"run", "--in-memory", "mid", "-p", "x", "--max-tokens", "1"});
   ASSERT_TRUE(session.expect("synthetic model mid")) << session.output();

@@ -57,6 +57,22 @@ TEST(Gate, ATimeOutIsInTheRecord) {
   EXPECT_EQ(record.exceeded[1], "processor frequency (MHz) 900.00, limit 2000.00");
 }
 
+TEST(Gate, SaysOnceThatItWaits) {
+  const auto said = [](const Reading& reading, double timeout) {
+    FakeWorld world{.readings = {reading}};
+    GateWorld hooks = world.hooks();
+    std::vector<std::string> lines;
+    hooks.waits = [&](const GateRecord& record) {
+      lines.insert(lines.end(), record.exceeded.begin(), record.exceeded.end());
+    };
+    wait_until_quiet({.max_load = 1, .timeout_seconds = timeout}, hooks);
+    return lines;
+  };
+  EXPECT_EQ(said({.load = 3.0}, 5), std::vector<std::string>{"load average 3.00, limit 1.00"});
+  EXPECT_TRUE(said({.load = 3.0}, 0).empty());
+  EXPECT_TRUE(said({.load = 0.5}, 5).empty());
+}
+
 TEST(Gate, WhatCannotBeReadIsSaid) {
   FakeWorld world{.readings = {{}}};
   const GateRecord record = wait_until_quiet({.max_load = 1, .max_gpu_celsius = 40}, world.hooks());

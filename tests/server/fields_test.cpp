@@ -314,7 +314,13 @@ TEST(Fields, UnknownOnesAreErrorsInStrictModeInEveryObject) {
       {Api::Responses, kResponse, R"({"reasoning": {}, "text": {"format": {"type": "text"}}, "stream_options": {}})"},
       {Api::Messages, kMessage,
        R"({"thinking": {"type": "adaptive"}, "metadata": {}, "output_config": {}, "tool_choice": {"type": "auto"},
-           "cache_control": {}, "system": [{"type": "text", "text": "s"}]})"}};
+           "cache_control": {}, "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}]})"},
+      {Api::Chat, kChat,
+       R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"ttl": "5m"}}]}],
+           "tools": [{"type": "function", "function": {"name": "f"}, "cache_control": {}}]})"},
+      {Api::Messages, kMessage,
+       R"({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content":
+           [{"type": "text", "text": "a", "cache_control": {}}]}]}]})"}};
   for (const auto& [api, base, more] : cases) {
     OrderedJson body = OrderedJson::parse(base);
     body.update(OrderedJson::parse(more));

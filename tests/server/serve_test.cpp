@@ -30,7 +30,8 @@ class Process {
     if (::pipe(ends.data()) != 0) throw std::runtime_error("pipe failed");
     child_ = ::fork();
     if (child_ == 0) {
-      ::signal(SIGHUP, SIG_DFL);  // a test runner in the background may have been started with it ignored
+      // A test runner in the background may have been started with some of them ignored.
+      for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::signal(number, SIG_DFL);
       ::dup2(ends[1], STDERR_FILENO);
       ::close(ends[0]);
       std::vector<char*> argv;

@@ -35,12 +35,14 @@ std::uint64_t sum_of(const std::byte* data, std::size_t bytes) {
 
 }  // namespace
 
-Result<ReadTest> ReadTest::create(ThreadPool& pool, std::size_t bytes) {
+Result<ReadTest> ReadTest::create(ThreadPool& pool, std::size_t bytes, const std::atomic<bool>& stop) {
   bytes = bytes / kHugePage * kHugePage;
   MemoryBlock<std::byte> memory = LOCKSTEP_TRY(aligned_block(kHugePage, bytes));
   ::madvise(memory.get(), bytes, MADV_HUGEPAGE);
-  pool.parallel_for(bytes, kHugePage,
-                    [&](std::size_t begin, std::size_t end) { std::memset(memory.get() + begin, 1, end - begin); });
+  pool.parallel_for(bytes, kHugePage, [&](std::size_t begin, std::size_t end) {
+    if (!stop.load()) std::memset(memory.get() + begin, 1, end - begin);
+  });
+  if (stop.load()) return fail(ErrorKind::Cancelled, "interrupted");
   return ReadTest(pool, std::move(memory), bytes);
 }
 
@@ -93,19 +95,20 @@ double peak_once(const kernels::Kernels& kernels, ThreadPool& pool, std::int64_t
 
 }  // namespace
 
-double integer_peak(const kernels::Kernels& kernels, ThreadPool& pool) {
+double integer_peak(const kernels::Kernels& kernels, ThreadPool& pool, const std::atomic<bool>& stop) {
   constexpr double kLeastSeconds = 0.02;
   constexpr int kRepetitions = 9;
   if (kernels.integer_peak == nullptr) return 0;
   std::int64_t rounds = 10000;
   double seconds = 0;
-  for (int doubling = 0; doubling < 16; ++doubling) {
+  for (int doubling = 0; doubling < 16 && !stop.load(); ++doubling) {
     peak_once(kernels, pool, rounds, seconds);
     if (seconds >= kLeastSeconds) break;
     rounds *= 2;
   }
   double best = 0;
-  for (int i = 0; i < kRepetitions; ++i) best = std::max(best, peak_once(kernels, pool, rounds, seconds));
+  for (int i = 0; i < kRepetitions && !stop.load(); ++i)
+    best = std::max(best, peak_once(kernels, pool, rounds, seconds));
   return best;
 }
 

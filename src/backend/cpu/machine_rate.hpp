@@ -1,6 +1,7 @@
 // What this machine can do at most: reading memory, and integer multiply-adds.
 #pragma once
 
+#include <atomic>
 #include <utility>
 
 #include "backend/ngram/memory_block.hpp"
@@ -13,8 +14,8 @@ namespace lockstep::backend {
 /// Reads memory with all threads of a pool, as a decode step reads weights.
 class ReadTest {
  public:
-  /// Allocates `bytes`, which should be several times the last cache. Errors: Limit.
-  static Result<ReadTest> create(ThreadPool& pool, std::size_t bytes);
+  /// Allocates `bytes`, which should be several times the last cache. Errors: Limit; Cancelled once `stop` is set.
+  static Result<ReadTest> create(ThreadPool& pool, std::size_t bytes, const std::atomic<bool>& stop);
   /// Bytes per second of one pass over the memory.
   double run();
 
@@ -27,7 +28,7 @@ class ReadTest {
 };
 
 /// Multiply-adds of a code and a 16-bit activation per second, all threads together; 0 for tables without vector
-/// kernels.
-[[nodiscard]] double integer_peak(const kernels::Kernels& kernels, ThreadPool& pool);
+/// kernels. `stop` ends it early, with what was measured so far.
+[[nodiscard]] double integer_peak(const kernels::Kernels& kernels, ThreadPool& pool, const std::atomic<bool>& stop);
 
 }  // namespace lockstep::backend

@@ -117,7 +117,7 @@ class ChatParser {
     request_.tools.push_back(make_tool(fields, "name", "parameters"));
     fields.boolean("strict");
     fields.finish(limits_.strict);
-    tool.ignore({"cache_control"});
+    read_cache_control(tool, limits_.strict);
     tool.finish(limits_.strict);
   }
 

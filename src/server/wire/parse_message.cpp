@@ -29,7 +29,7 @@ class MessageParser {
     reader_.refuse("container", "is not supported");
     reader_.refuse("output_format", "is not supported yet: it needs constrained decoding");
     reader_.object("context_management");
-    read_cache_control(reader_);
+    read_cache_control(reader_, limits_.strict);
     for (const char* key : {"service_tier", "inference_geo"}) reader_.string(key);
     read_metadata();
     read_output_config();
@@ -72,7 +72,7 @@ class MessageParser {
     for (std::size_t i = 0; i < content->size(); ++i) {
       ObjectReader block((*content)[i], element_path(reader.path("content"), i), problems_);
       any_block = (role == "user" ? user_block(block, message) : assistant_block(block, message)) || any_block;
-      read_cache_control(block);
+      read_cache_control(block, limits_.strict);
       block.ignore({"citations", "caller"});
       block.finish(limits_.strict);
     }
@@ -145,7 +145,7 @@ class MessageParser {
         }
         request_.tools.push_back(make_tool(tool, "name", "input_schema"));
         tool.require("input_schema");
-        read_cache_control(tool);
+        read_cache_control(tool, limits_.strict);
         tool.ignore({"strict", "eager_input_streaming", "defer_loading", "input_examples", "allowed_callers"});
         tool.finish(limits_.strict);
       }
@@ -188,15 +188,6 @@ class MessageParser {
       thinking.complain("budget_tokens", fmt::format("is {}; it must be less than max_tokens, which is {}", *budget,
                                                      *request_.max_tokens));
     }
-  }
-
-  /// Where a prefix may be kept: the bank does not need to be told.
-  void read_cache_control(ObjectReader& reader) {
-    const OrderedJson* control = reader.object("cache_control");
-    if (control == nullptr) return;
-    ObjectReader fields(*control, reader.path("cache_control"), problems_);
-    for (const char* key : {"type", "ttl"}) fields.string(key);
-    fields.finish(limits_.strict);
   }
 
   void read_metadata() {

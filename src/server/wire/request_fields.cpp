@@ -135,6 +135,14 @@ void read_text_format(ObjectReader& reader, std::string_view key, bool strict) {
   fields.finish(strict);
 }
 
+void read_cache_control(ObjectReader& reader, bool strict) {
+  const OrderedJson* control = reader.object("cache_control");
+  if (control == nullptr) return;
+  ObjectReader fields(*control, reader.path("cache_control"), reader.problems());
+  for (const char* key : {"type", "ttl"}) fields.string(key);
+  fields.finish(strict);
+}
+
 std::string read_text(const OrderedJson& content, const std::string& path, const RequestLimits& limits,
                       std::initializer_list<std::string_view> types, std::string_view separator, Problems& problems) {
   if (content.is_string()) return content.get<std::string>();
@@ -162,8 +170,9 @@ std::string read_text(const OrderedJson& content, const std::string& path, const
     part.require(key);
     if (i > 0) out += separator;
     out += part.string(key).value_or("");
-    // What responses have in these parts, and clients send back; and marks for a cache that needs none here.
-    part.ignore({"annotations", "logprobs", "citations", "cache_control", "prompt_cache_breakpoint"});
+    // What responses have in these parts, and clients send back; and a mark for a cache that needs none here.
+    part.ignore({"annotations", "logprobs", "citations", "prompt_cache_breakpoint"});
+    read_cache_control(part, limits.strict);
     part.finish(limits.strict);
   }
   return out;

@@ -31,6 +31,9 @@ void set_effort(const std::string& effort, OrderedJson& variables);
 /// response_format and the like: anything but plain text answers 400.
 void read_text_format(ObjectReader& reader, std::string_view key, bool strict);
 
+/// cache_control of a part, a block or a tool: where a prefix may be kept, which the bank does not need to be told.
+void read_cache_control(ObjectReader& reader, bool strict);
+
 /// Text of a string or of a list of parts, joined with `separator`. `types` are the part types that carry text.
 std::string read_text(const OrderedJson& content, const std::string& path, const RequestLimits& limits,
                       std::initializer_list<std::string_view> types, std::string_view separator, Problems& problems);
