@@ -2,19 +2,26 @@
 // comparison of logits with the processor.
 //   cuda_decode [GEOMETRY] [LAYERS] [NGRAM ROWS A HEAD] [PROMPT CHUNK] [no-comparison]   (mid, its layers and rows,
 //   2048)
+//   cuda_decode GEOMETRY LAYERS ROWS CHUNK tables [PLACE..]   decoding with the n-gram table in each of these places
+//   (device, pinned, resident, streamed), in turns
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "artifact/synth.hpp"
 #include "artifact/synth_geometry.hpp"
 #include "backend/cpu/cpu_backend.hpp"
 #include "backend/cuda/cuda_backend.hpp"
+#include "backend/ngram/ngram_store.hpp"
 #include "model/runner.hpp"
+#include "support/forwarding_backend.hpp"
 
 namespace {
 
@@ -82,6 +89,15 @@ class Bench {
     }
     line(name, total / count, static_cast<double>(width * std::ssize(sequences)));
   }
+  /// Seconds of one step of one token; its logits are in logits_of_step().
+  double step(model::Sequence& sequence) {
+    const auto ids = tokens(1);
+    const model::Segment segment{&sequence, ids, model::LogitsWanted::All, false};
+    const auto begin = Clock::now();
+    must(runner_.forward({&segment, 1}));
+    return since(begin);
+  }
+  [[nodiscard]] std::span<const float> logits_of_step() const { return runner_.logits(); }
   /// Two tokens at once, the others one by one: both kinds of kernels.
   std::vector<float> logits(std::span<const std::int32_t> ids) {
     auto sequence = must(model::Sequence::create(model_));
@@ -106,6 +122,120 @@ class Bench {
   std::uint64_t state_ = 1;
 };
 
+/// A device whose table is also in a file, so that it can be streamed.
+class WithFile final : public test::ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  WithFile(const WithFile&) = delete;
+  WithFile& operator=(const WithFile&) = delete;
+  ~WithFile() override {
+    inner_.reset();
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  Status set_ngram_table(const artifact::NgramTableView& table, const backend::CopyWatch& watch) override {
+    view_ = table;
+    const artifact::MatrixView& matrix = *table.table;
+    const auto rows = static_cast<std::size_t>(table.rows);
+    const std::size_t codes = rows * matrix.code_row_bytes();
+    const std::size_t scales = rows * matrix.scale_row_bytes();
+    std::ofstream file(path_, std::ios::binary);
+    const auto write = [&](const std::byte* data, std::size_t bytes) {
+      file.write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+    };
+    write(matrix.codes, codes);
+    write(matrix.scales, scales);
+    write(matrix.biases, scales);
+    file.close();
+    view_.files = {{path_.string(), 0, codes, codes + scales}};
+    return inner_->set_ngram_table(view_, watch);
+  }
+  void delta_block(const backend::HyperWeights& site, const backend::DeltaWeights& weights,
+                   std::span<const backend::DeltaSlot> slots, const backend::BlockRows& rows, float* x) override {
+    inner_->delta_block(site, weights, slots, rows, x);
+  }
+  void attention_block(const backend::HyperWeights& site, const backend::AttentionWeights& weights,
+                       std::span<const backend::AttentionSlot> slots, const backend::BlockRows& rows,
+                       float* x) override {
+    inner_->attention_block(site, weights, slots, rows, x);
+  }
+  void experts_block(const backend::HyperWeights& site, const backend::MoeWeights& weights,
+                     const backend::BlockRows& rows, float* x) override {
+    inner_->experts_block(site, weights, rows, x);
+  }
+
+ private:
+  std::filesystem::path path_ = std::filesystem::temp_directory_path() / fmt::format("lockstep-table-{}", ::getpid());
+  artifact::NgramTableView view_;
+};
+
+/// One place of the table, with all that decoding needs.
+struct Place {
+  std::unique_ptr<model::Model> model;
+  Bench bench;
+  model::Sequence sequence;
+  std::vector<double> seconds{};
+};
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+/// Steps with the table in each place, a few at a time in turns, forwards and backwards. 1 when logits differ.
+int compare_places(const artifact::Artifact& artifact, std::int64_t chunk, std::vector<backend::NgramMode> modes) {
+  using backend::NgramMode;
+  if (modes.empty()) modes = {NgramMode::Device, NgramMode::Pinned, NgramMode::Resident, NgramMode::Streamed};
+  std::vector<Place> places;
+  model::ModelOptions options;
+  options.draft = false;
+  for (const NgramMode mode : modes) {
+    backend::CudaOptions cuda;
+    cuda.ngram.mode = mode;
+    std::unique_ptr<backend::Backend> made = must(backend::create_cuda_backend(cuda));
+    if (mode == NgramMode::Streamed) made = std::make_unique<WithFile>(std::move(made));
+    const auto begin = Clock::now();
+    auto loaded = must(model::Model::load(artifact, std::move(made), options));
+    fmt::print("loaded in {:.1f} s: {}\n", since(begin), loaded->backend().ngram_store()->describe());
+    Bench bench(*loaded, chunk);
+    auto sequence = must(model::Sequence::create(*loaded));
+    bench.prefill(sequence, 512);
+    places.push_back({std::move(loaded), std::move(bench), std::move(sequence)});
+  }
+  constexpr int kRounds = 24, kSteps = 10, kWarm = 6;
+  for (int i = 0; i < kWarm; ++i) {
+    std::vector<float> first;
+    for (Place& place : places) {
+      place.bench.step(place.sequence);
+      const std::span<const float> got = place.bench.logits_of_step();
+      if (first.empty()) first.assign(got.begin(), got.end());
+      if (std::memcmp(first.data(), got.data(), got.size_bytes()) != 0) {
+        fmt::print("logits DIFFER: {}\n", place.model->backend().ngram_store()->describe());
+        return 1;
+      }
+    }
+  }
+  fmt::print("logits of {} steps equal in every place\n", kWarm);
+  std::vector<std::uint64_t> waits;
+  for (const Place& place : places) waits.push_back(place.model->backend().waits());
+  for (int round = 0; round < kRounds; ++round) {
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      Place& place = places[round % 2 == 0 ? i : places.size() - 1 - i];
+      for (int step = 0; step < kSteps; ++step) place.seconds.push_back(place.bench.step(place.sequence));
+    }
+  }
+  const double base = median(places.front().seconds);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const Place& place = places[i];
+    const double time = median(place.seconds);
+    fmt::print("{:<10} {:>8.1f} us a step, {:>+7.1f} us, {:.2f} waits a step; {}\n",
+               backend::ngram_mode_name(place.model->backend().ngram_store()->mode()), time * 1e6, (time - base) * 1e6,
+               static_cast<double>(place.model->backend().waits() - waits[i]) / (kRounds * kSteps),
+               backend::ngram_report(*place.model->backend().ngram_store()));
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -127,6 +257,13 @@ int main(int count, char** arguments) {
   artifact.make_ready();
   fmt::print("n-gram table made in {:.1f} s\n", since(begin));
   std::fflush(stdout);
+  if (count > 5 && std::string_view(arguments[5]) == "tables") {
+    std::vector<backend::NgramMode> modes;
+    for (int i = 6; i < count; ++i) {
+      if (const auto mode = backend::find_ngram_mode(arguments[i])) modes.push_back(*mode);
+    }
+    return compare_places(artifact, std::max(64, std::atoi(arguments[4])), std::move(modes));
+  }
   begin = Clock::now();
   model::ModelOptions options;
   options.draft = false;

@@ -5,6 +5,7 @@
 // state treat rows alike, operations with state get one slot per run of consecutive rows of one sequence.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -173,6 +174,12 @@ struct LaneCounters {
   }
 };
 
+/// Sees a long copy under way, and may end it with Cancelled.
+struct CopyWatch {
+  std::function<void(std::uint64_t done)> copied;  ///< bytes so far
+  const std::atomic<bool>* cancel = nullptr;
+};
+
 class Backend {
  public:
   Backend() = default;
@@ -200,7 +207,10 @@ class Backend {
   /// A matrix of which only single rows are read (embed and draft_input), never a product.
   virtual Result<MatrixPtr> upload_rows(const artifact::MatrixView& view) { return upload(view); }
   virtual Result<BufferPtr> upload(std::span<const float> vector) = 0;
-  virtual Status set_ngram_table(const artifact::NgramTableView& table) = 0;
+  /// Errors: those of open_ngram_store(); Cancelled by the watch of a backend that copies the table.
+  virtual Status set_ngram_table(const artifact::NgramTableView& table, const CopyWatch& watch) = 0;
+  /// Bytes that set_ngram_table() is going to copy.
+  [[nodiscard]] virtual std::uint64_t ngram_copy_bytes(const artifact::NgramTableView& /*table*/) const { return 0; }
   /// Where the rows of the n-gram table come from, for statistics; nullptr without a table.
   [[nodiscard]] virtual const NgramStore* ngram_store() const { return nullptr; }
 
@@ -211,6 +221,8 @@ class Backend {
   /// Makes scratch for up to `rows` rows a call, so that no operation allocates afterwards.
   virtual Status reserve_rows(std::int64_t rows) = 0;
 
+  /// Times that the calling thread stood still for the device, since the backend was made.
+  [[nodiscard]] virtual std::uint64_t waits() const { return 0; }
   /// The optional paths that are installed, and what they did.
   [[nodiscard]] virtual LaneOptions lanes() const { return {}; }
   [[nodiscard]] virtual LaneCounters lane_counters() const { return {}; }

@@ -19,12 +19,21 @@ Result<DeviceChoice> parse_device(std::string_view text) {
   return fail(ErrorKind::Usage, "unknown device '{}': use cpu, cuda or cuda:N", text);
 }
 
+Status check_table_place(const DeviceChoice& choice, NgramMode mode) {
+  if (choice.cuda || !device_only(mode)) return {};
+  return fail(ErrorKind::Usage, "--ple {}: the processor has no such memory; use --device cuda, or --ple resident",
+              ngram_mode_name(mode));
+}
+
 Result<std::unique_ptr<Backend>> create_backend(const DeviceChoice& choice, const CpuOptions& cpu) {
   if (!choice.cuda) return LOCKSTEP_TRY(CpuBackend::create(cpu));
   if (cpu.unquantised_activations) {
     return fail(ErrorKind::Usage, "unquantised activations are an oracle of the processor: use --device cpu");
   }
-  return create_cuda_backend({choice.index, true, cpu.ngram});
+  CudaOptions options;
+  options.device = choice.index;
+  options.ngram = cpu.ngram;
+  return create_cuda_backend(options);
 }
 
 }  // namespace lockstep::backend

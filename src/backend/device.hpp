@@ -20,6 +20,9 @@ struct DeviceChoice {
 /// "cpu", "cuda" (the first device) or "cuda:N". Error: Usage.
 Result<DeviceChoice> parse_device(std::string_view text);
 
+/// Refuses a place of the n-gram table that the device does not have. Error: Usage.
+Status check_table_place(const DeviceChoice& choice, NgramMode mode);
+
 /// Prompt rows of a step when nothing else is asked for: a device reads its weights once for so many more.
 [[nodiscard]] constexpr std::int64_t prompt_chunk(const DeviceChoice& choice) {
   return choice.cuda ? 2048 : 256;

@@ -103,7 +103,8 @@ std::uint64_t device_scratch_bytes(const artifact::ModelView& view, std::int64_t
                        ranks * config.expert_dim, ranks * config.expert_dim});
   slots.raise(9, 3 * (config.experts + 1));
   const std::int64_t angles = positions * config.rotary_dim * static_cast<std::int64_t>(sizeof(float));
-  return slots.bytes() + quantised_rows(view, rows) + static_cast<std::uint64_t>(angles);
+  const std::int64_t row_ids = rows * config.ngram_heads() * static_cast<std::int64_t>(sizeof(std::int64_t));
+  return slots.bytes() + quantised_rows(view, rows) + static_cast<std::uint64_t>(angles + row_ids);
 }
 
 }  // namespace lockstep::backend

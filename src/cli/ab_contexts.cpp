@@ -111,7 +111,7 @@ class Room {
       const engine::LoadPlan plan = LOCKSTEP_TRY(engine::plan_load(*artifact_, setup_));
       return Needs{plan.states, plan.scratch, plan.total()};
     }
-    const engine::DevicePlan plan = LOCKSTEP_TRY(engine::plan_device(*artifact_, setup_));
+    const engine::DevicePlan plan = LOCKSTEP_TRY(engine::plan_device(*artifact_, setup_, UINT64_MAX, UINT64_MAX));
     return Needs{plan.states, plan.scratch, plan.total()};
   }
 

@@ -21,13 +21,12 @@
 namespace lockstep::cli {
 namespace {
 
-backend::NgramOptions ngram_options(const EngineOptions& options, const artifact::Artifact& artifact) {
+backend::NgramOptions ngram_options(const EngineOptions& options, const artifact::Artifact& artifact, bool cuda) {
   backend::NgramOptions ngram;
-  if (options.ple == "resident") ngram.mode = backend::NgramMode::Resident;
-  if (options.ple == "streamed") ngram.mode = backend::NgramMode::Streamed;
+  ngram.mode = backend::find_ngram_mode(options.ple).value_or(backend::NgramMode::Auto);
   ngram.cache_bytes = options.ple_cache;
   if (!options.in_memory.empty()) {  // the table is where the other weights are
-    if (ngram.mode == backend::NgramMode::Auto) ngram.mode = backend::NgramMode::Resident;
+    if (ngram.mode == backend::NgramMode::Auto && !cuda) ngram.mode = backend::NgramMode::Resident;
     return ngram;
   }
   for (const artifact::TensorRecord& tensor : artifact.inventory()) ngram.other_bytes += tensor.bytes;
@@ -37,13 +36,17 @@ backend::NgramOptions ngram_options(const EngineOptions& options, const artifact
   return ngram;
 }
 
-/// check_memory() of a CUDA device, which is opened and says how much is free.
-Status check_device_memory(const artifact::Artifact& artifact, const engine::LoadSetup& setup,
-                           const backend::DeviceChoice& device, bool force) {
+/// check_memory() of a CUDA device, which is opened and says how much is free. Returns the place of the n-gram table.
+Result<backend::NgramMode> check_device_memory(const artifact::Artifact& artifact, const engine::LoadSetup& setup,
+                                               const backend::DeviceChoice& device, bool force) {
   const kernels::cuda::DeviceInfo info = LOCKSTEP_TRY(backend::open_cuda_device(device.index));
-  if (force) return {};
-  const engine::DevicePlan plan = LOCKSTEP_TRY(engine::plan_device(artifact, setup));
-  return engine::check_fits(plan, info.free_memory, device.text(), artifact.directory().string());
+  LOCKSTEP_TRY(memory_limit());
+  const std::uint64_t available = available_memory();
+  const engine::DevicePlan plan = LOCKSTEP_TRY(engine::plan_device(artifact, setup, info.free_memory, available));
+  if (!force) {
+    LOCKSTEP_TRY(engine::check_fits(plan, info.free_memory, available, device.text(), artifact.directory().string()));
+  }
+  return plan.place;
 }
 
 }  // namespace
@@ -58,8 +61,10 @@ void add_engine_options(CLI::App& command, EngineOptions& options) {
       ->check(CLI::IsMember({"bf16", "f32"}))
       ->capture_default_str();
   command
-      .add_option("--ple", options.ple, "The n-gram table: in memory, or read row by row; auto: by available memory")
-      ->check(CLI::IsMember({"resident", "streamed", "auto"}))
+      .add_option("--ple", options.ple,
+                  "The n-gram table: in memory (resident), read row by row (streamed), with CUDA also in the device's "
+                  "memory or page-locked for it (pinned); auto: by available memory")
+      ->check(CLI::IsMember({"resident", "streamed", "device", "pinned", "auto"}))
       ->capture_default_str();
   command.add_option("--ple-cache", options.ple_cache, "Cache of the streamed n-gram table (default: 512M)")
       ->transform(byte_count(0));
@@ -87,15 +92,22 @@ engine::LoadSetup load_setup(const EngineOptions& options, const artifact::Artif
   setup.cpu.unquantised_activations = options.unquantised;
   setup.cpu.lanes = options.lanes;
   setup.cpu.profile = options.profile;
-  setup.cpu.ngram = ngram_options(options, artifact);
+  const Result<backend::DeviceChoice> device = backend::parse_device(options.device);
+  setup.cpu.ngram = ngram_options(options, artifact, device && device->cuda);
   setup.state = options.state == "f32" ? backend::StateType::F32 : backend::StateType::BF16;
   setup.draft = draft;
-  const Result<backend::DeviceChoice> device = backend::parse_device(options.device);
   setup.rows = backend::prompt_chunk(device ? *device : backend::DeviceChoice{});  // unless a command asks for others
   setup.on_demand = !options.in_memory.empty();
   if (options.rows > 0) setup.rows = options.rows;
   if (options.tokens > 0) setup.tokens = std::min(options.tokens, artifact.config().max_positions);
   return setup;
+}
+
+Result<backend::DeviceChoice> chosen_device(const EngineOptions& options) {
+  const backend::DeviceChoice device = LOCKSTEP_TRY(backend::parse_device(options.device));
+  const auto mode = backend::find_ngram_mode(options.ple).value_or(backend::NgramMode::Auto);
+  LOCKSTEP_TRY(backend::check_table_place(device, mode));
+  return device;
 }
 
 Status check_memory(const artifact::Artifact& artifact, const engine::LoadSetup& setup, bool force) {
@@ -142,11 +154,11 @@ Result<LoadedModel> open_model(const EngineOptions& options) {
 }
 
 Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
-  const backend::DeviceChoice device = LOCKSTEP_TRY(backend::parse_device(options.device));
+  const backend::DeviceChoice device = LOCKSTEP_TRY(chosen_device(options));
   LoadedModel loaded = LOCKSTEP_TRY(open_model(options));
-  const engine::LoadSetup setup = load_setup(options, *loaded.artifact, draft);
+  engine::LoadSetup setup = load_setup(options, *loaded.artifact, draft);
   if (device.cuda) {
-    LOCKSTEP_TRY(check_device_memory(*loaded.artifact, setup, device, options.force_memory));
+    setup.cpu.ngram.mode = LOCKSTEP_TRY(check_device_memory(*loaded.artifact, setup, device, options.force_memory));
   } else {
     LOCKSTEP_TRY(check_memory(*loaded.artifact, setup, options.force_memory));
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "artifact/artifact.hpp"
+#include "backend/device.hpp"
 #include "backend/profile.hpp"
 #include "base/result.hpp"
 #include "decode/lanes.hpp"
@@ -71,6 +72,8 @@ struct LoadedModel {
 /// What loading the artifact with these options takes, for one short sequence; callers may ask for more.
 [[nodiscard]] engine::LoadSetup load_setup(const EngineOptions& options, const artifact::Artifact& artifact,
                                            bool draft);
+/// The device of --device. Errors: Usage, also for a place of the n-gram table (--ple) that it does not have.
+Result<backend::DeviceChoice> chosen_device(const EngineOptions& options);
 /// Refuses what does not fit in the memory that is available, unless `force`. Errors: Limit; Usage when
 /// LOCKSTEP_MEMORY_LIMIT is no size.
 Status check_memory(const artifact::Artifact& artifact, const engine::LoadSetup& setup, bool force);

@@ -167,6 +167,11 @@ Result<Report> make_report(const Options& options, const artifact::Artifact& art
   return report;
 }
 
+std::string_view host_table_text(backend::NgramMode place) {
+  if (place == backend::NgramMode::Pinned) return "n-gram table, page-locked";
+  return place == backend::NgramMode::Streamed ? "table's cache, on the host" : "n-gram table, on the host";
+}
+
 std::string device_text(const engine::DevicePlan& plan, const kernels::cuda::DeviceInfo& info,
                         const std::string& device, const std::string& name) {
   std::string text = styled(printable(name), Style::Bold, Stream::Out) + "\n";
@@ -180,11 +185,11 @@ std::string device_text(const engine::DevicePlan& plan, const kernels::cuda::Dev
   line("state of a token", plan.token);
   line("states in all", plan.states);
   line("scratch", plan.scratch);
+  if (plan.table > 0) line("n-gram table", plan.table);
   line("total", plan.total());
   line(plan.total() <= info.free_memory ? "free on the device: it fits" : "free on the device: does not fit",
        info.free_memory);
-  if (plan.table > 0)
-    line(plan.table_streamed ? "table's cache, on the host" : "n-gram table, on the host", plan.table);
+  if (plan.host_table > 0) line(host_table_text(plan.place), plan.host_table);
   return text;
 }
 
@@ -203,7 +208,9 @@ OrderedJson device_json(const engine::DevicePlan& plan, const kernels::cuda::Dev
             {"total", plan.total()},
             {"free", info.free_memory},
             {"device_total", info.total_memory},
-            {"host_table", plan.table}}},
+            {"table", plan.table},
+            {"host_table", plan.host_table}}},
+          {"table_mode", plan.place == backend::NgramMode::Auto ? "none" : backend::ngram_mode_name(plan.place)},
           {"fits", plan.total() <= info.free_memory}};
 }
 
@@ -214,7 +221,9 @@ Status plan_on_device(const Options& options, const backend::DeviceChoice& choic
   const artifact::Artifact& artifact = *opened.artifact;
   const std::int64_t context = LOCKSTEP_TRY(chosen_context(options, artifact));
   const engine::LoadSetup setup = planned_setup(options, artifact, context);
-  const engine::DevicePlan plan = LOCKSTEP_TRY(engine::plan_device(artifact, setup));
+  LOCKSTEP_TRY(memory_limit());
+  const std::uint64_t available = available_memory();
+  const engine::DevicePlan plan = LOCKSTEP_TRY(engine::plan_device(artifact, setup, info.free_memory, available));
   const std::string name = artifact.directory().string();
   const std::string device = choice.text();
   LOCKSTEP_TRY(write_stdout(
@@ -223,12 +232,12 @@ Status plan_on_device(const Options& options, const backend::DeviceChoice& choic
           : device_text(plan, info, device, name)));
   LOCKSTEP_TRY(flush_stdout());
   if (options.engine.force_memory) return {};
-  return engine::check_fits(plan, info.free_memory, device, name);
+  return engine::check_fits(plan, info.free_memory, available, device, name);
 }
 
 Status plan(const Options& options) {
   const InterruptScope interrupts;
-  const backend::DeviceChoice device = LOCKSTEP_TRY(backend::parse_device(options.engine.device));
+  const backend::DeviceChoice device = LOCKSTEP_TRY(chosen_device(options.engine));
   if (device.cuda) return plan_on_device(options, device);
   const LoadedModel opened = LOCKSTEP_TRY(open_model(options.engine));
   const artifact::Artifact& artifact = *opened.artifact;

@@ -87,7 +87,7 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
   enter(progress, 3, "engine");
   engine::Options engine_options = options.engine;
   engine_options.vocab = vocab;
-  const backend::DeviceChoice device = LOCKSTEP_TRY(backend::parse_device(options.model.device));
+  const backend::DeviceChoice device = LOCKSTEP_TRY(chosen_device(options.model));
   engine_options.prefill_chunk = options.prefill_chunk != 0 ? options.prefill_chunk : backend::prompt_chunk(device);
   engine_options.identity = LOCKSTEP_TRY(engine::model_identity(artifact)) + " " + options.model.state;
   engine_options.capture = lanes.armed(decode::LaneId::GdnCapture);

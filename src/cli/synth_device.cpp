@@ -75,8 +75,10 @@ Status check_room(const artifact::Artifact& artifact, const InMemoryModel& model
   EngineOptions options;
   options.device = device.text();
   options.in_memory = model.geometry;
-  const engine::DevicePlan plan = LOCKSTEP_TRY(engine::plan_device(artifact, load_setup(options, artifact, true)));
-  return engine::check_fits(plan, free, device.text(), model.label());
+  engine::LoadSetup setup = load_setup(options, artifact, true);
+  setup.cpu.ngram.mode = backend::NgramMode::Resident;  // not on the device
+  const engine::DevicePlan plan = LOCKSTEP_TRY(engine::plan_device(artifact, setup, free, UINT64_MAX));
+  return engine::check_fits(plan, free, UINT64_MAX, device.text(), model.label());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "artifact/model_walk.hpp"
 #include "base/sha256.hpp"
 #include "decode/lanes/ar_pipeline.hpp"
 
@@ -81,6 +82,12 @@ Result<model::Model*> GateRunner::model(const GateSetup& setup) {
   cpu.isa = setup.isa;
   cpu.threads = setup.threads;
   cpu.lanes = setup.lanes;
+  if (setup.device.cuda) {  // the automatic place of the table leaves room for the other weights
+    for (const artifact::TensorRecord& tensor : artifact_.inventory()) cpu.ngram.other_bytes += tensor.bytes;
+    for (const artifact::LayerView& layer : artifact_.view().layers) {
+      if (layer.ple) cpu.ngram.other_bytes -= artifact::table_bytes(layer.ple->table);
+    }
+  }
   if (setup.streamed) {
     cpu.ngram.mode = backend::NgramMode::Streamed;
     cpu.ngram.cache_bytes = kStreamedCache;

@@ -39,7 +39,7 @@ Result<std::unique_ptr<Model>> Model::load(const artifact::Artifact& artifact,
   model->state_ = options.state;
   LOCKSTEP_TRY(model->backend_->configure(model->config_, options.state));
   {
-    const std::uint64_t total = upload_bytes(artifact.view(), options.draft);
+    const std::uint64_t total = upload_bytes(artifact.view(), options.draft, *model->backend_);
     Progress progress("loading", total, ProgressUnit::Bytes);
     if (options.progress) options.progress(0, total);
     const auto uploaded = [&](std::uint64_t done) {

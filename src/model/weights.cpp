@@ -14,8 +14,8 @@ using backend::Backend;
 /// Hands the pieces of an artifact to a backend. Matrices are looked at once on the way.
 class Uploader {
  public:
-  Uploader(const artifact::Artifact& artifact, Backend& backend, const std::atomic<bool>* cancel)
-      : artifact_(artifact), backend_(backend), cancel_(cancel) {}
+  Uploader(const artifact::Artifact& artifact, Backend& backend, const UploadWatch& watch)
+      : artifact_(artifact), backend_(backend), watch_(watch) {}
 
   Result<backend::MatrixPtr> matrix(const artifact::MatrixView& view) {
     return upload(view, [this](const artifact::MatrixView& full) { return backend_.upload(full); });
@@ -27,7 +27,15 @@ class Uploader {
   Result<backend::BufferPtr> vector(const artifact::Vector& values) {
     return backend_.upload(std::span<const float>(values));
   }
-  Status table(const artifact::NgramTableView& view) { return backend_.set_ngram_table(view); }
+  Status table(const artifact::NgramTableView& view) {
+    const std::uint64_t copied = backend_.ngram_copy_bytes(view);
+    LOCKSTEP_TRY(
+        backend_.set_ngram_table(view, {[this](std::uint64_t done) { watch_.uploaded(done_ + done); }, watch_.cancel}));
+    done_ += copied;
+    return {};
+  }
+  /// So many bytes of matrices more have been handed over.
+  void done(std::uint64_t bytes) { watch_.uploaded(done_ += bytes); }
 
   /// Data of matrices that the backend reads where they are, as far as the artifact does not own it.
   [[nodiscard]] std::deque<std::vector<std::byte>> take_kept() { return std::move(kept_); }
@@ -35,7 +43,7 @@ class Uploader {
  private:
   template <class Upload>
   Result<backend::MatrixPtr> upload(const artifact::MatrixView& view, Upload send) {
-    if (cancel_ != nullptr && cancel_->load()) return fail(ErrorKind::Cancelled, "interrupted");
+    if (watch_.cancel != nullptr && watch_.cancel->load()) return fail(ErrorKind::Cancelled, "interrupted");
     if (view.synth && !view.has_data() && backend_.makes_synthetic()) return send(view);
     std::vector<std::byte> memory;
     const artifact::MatrixView full = artifact_.readable(view, memory);
@@ -49,7 +57,8 @@ class Uploader {
 
   const artifact::Artifact& artifact_;
   Backend& backend_;
-  const std::atomic<bool>* cancel_;
+  const UploadWatch& watch_;
+  std::uint64_t done_ = 0;
   std::deque<std::vector<std::byte>> kept_;
 };
 
@@ -176,27 +185,29 @@ std::uint64_t bytes(const artifact::DraftView& view) {
 Result<Weights> upload_weights(const artifact::Artifact& artifact, backend::Backend& backend, bool draft,
                                const UploadWatch& watch) {
   const artifact::ModelView& view = artifact.view();
-  Uploader to(artifact, backend, watch.cancel);
+  Uploader to(artifact, backend, watch);
   Weights weights;
-  std::uint64_t done = 0;
   weights.embedding = LOCKSTEP_TRY(to.rows(view.embedding));
   weights.head = LOCKSTEP_TRY(to.matrix(view.head));
-  watch.uploaded(done += bytes(view.embedding) + bytes(view.head));
+  to.done(bytes(view.embedding) + bytes(view.head));
   for (const artifact::LayerView& layer : view.layers) {
     if (layer.ple) weights.ngram = layer.ple->hash;
     weights.layers.push_back(LOCKSTEP_TRY(upload_layer(layer, to)));
-    watch.uploaded(done += bytes(layer));
+    to.done(bytes(layer));
   }
   weights.mixer = LOCKSTEP_TRY(upload_site(view.mixer, to));
   if (view.draft && draft) weights.draft = LOCKSTEP_TRY(upload_draft(*view.draft, to));
   weights.kept = to.take_kept();
-  watch.uploaded(upload_bytes(view, draft));
+  watch.uploaded(upload_bytes(view, draft, backend));
   return weights;
 }
 
-std::uint64_t upload_bytes(const artifact::ModelView& view, bool draft) {
+std::uint64_t upload_bytes(const artifact::ModelView& view, bool draft, const backend::Backend& backend) {
   std::uint64_t total = bytes(view.embedding) + bytes(view.head) + bytes(view.mixer);
-  for (const artifact::LayerView& layer : view.layers) total += bytes(layer);
+  for (const artifact::LayerView& layer : view.layers) {
+    total += bytes(layer);
+    if (layer.ple) total += backend.ngram_copy_bytes(layer.ple->table);
+  }
   if (view.draft && draft) total += bytes(*view.draft);
   return total;
 }

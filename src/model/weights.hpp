@@ -47,8 +47,9 @@ struct Weights {
 };
 
 struct UploadWatch {
-  std::function<void(std::uint64_t done)> uploaded;  ///< after each layer, bytes of upload_bytes() done so far
-  const std::atomic<bool>* cancel = nullptr;         ///< looked at before every matrix
+  /// After each layer and each piece of a table that is copied: bytes of upload_bytes() done so far.
+  std::function<void(std::uint64_t done)> uploaded;
+  const std::atomic<bool>* cancel = nullptr;  ///< looked at before every matrix and piece
 };
 
 /// Uploads every piece of the artifact, the draft layer if `draft`; what is made on demand is made for it, one matrix
@@ -56,8 +57,8 @@ struct UploadWatch {
 /// (artifact/finite.hpp); Cancelled.
 Result<Weights> upload_weights(const artifact::Artifact& artifact, backend::Backend& backend, bool draft,
                                const UploadWatch& watch);
-/// Bytes of the matrices that upload_weights() hands over. The n-gram table is not among them.
-[[nodiscard]] std::uint64_t upload_bytes(const artifact::ModelView& view, bool draft);
+/// Bytes of the matrices that upload_weights() hands over, and of the n-gram table where the backend copies it.
+[[nodiscard]] std::uint64_t upload_bytes(const artifact::ModelView& view, bool draft, const backend::Backend& backend);
 
 /// Copies the rows of `tokens`, in any order and each once, out of the head. Errors: Invalid for a token that the head
 /// has no row for or that comes twice; Limit.

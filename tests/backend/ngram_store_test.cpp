@@ -7,7 +7,11 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 
+#include <numeric>
+
 #include "backend/ngram/residency.hpp"
+#include "backend/ngram/row_format.hpp"
+#include "backend/ngram/table_rows.hpp"
 #include "ngram_table.hpp"
 
 namespace lockstep::backend {
@@ -291,6 +295,69 @@ TEST(NgramStoreDeathTest, ReadsWithThreadsWhereIoUringIsRefused) {
   EXPECT_EXIT(in_container(), testing::ExitedWithCode(0), "");
 }
 
+/// What a device gets: rows that decode to the values of the map, across the borders of parts.
+TEST_P(NgramStores, PackedRowsDecodeToThoseOfTheMap) {
+  const RandomTable table(shape(), 5);
+  NgramOptions resident;
+  resident.mode = NgramMode::Resident;
+  const auto reference = open_or_throw(table, resident);
+  const RowFormat format = RowFormat::create(table.view(), any_kernels()).value();
+  const std::size_t stride = packed_row_stride(table.view());
+  EXPECT_EQ(packed_row_bytes(table.view()), format.bytes());
+  EXPECT_EQ(stride % 4, 0U);
+  EXPECT_LT(stride, format.bytes() + 4);
+  EXPECT_EQ(packed_table_bytes(table.view()), stride * static_cast<std::uint64_t>(shape().rows));
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const auto rows = static_cast<std::uint64_t>(shape().rows);
+    const auto first = static_cast<std::int64_t>(seed == 0 ? 0 : random() % rows);
+    const std::int64_t count =
+        seed == 0 ? shape().rows : 1 + static_cast<std::int64_t>(random() % (rows - static_cast<std::uint64_t>(first)));
+    std::vector<std::byte> packed(static_cast<std::size_t>(count) * stride + 1, std::byte{0x5a});
+    copy_packed_rows(table.view(), first, count, packed.data());
+    EXPECT_EQ(packed.back(), std::byte{0x5a});
+    std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
+    std::iota(ids.begin(), ids.end(), first);
+    std::vector<float> decoded(ids.size() * static_cast<std::size_t>(shape().dim));
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      format.decode(packed.data() + i * stride, decoded.data() + i * static_cast<std::size_t>(shape().dim));
+    }
+    EXPECT_TRUE(same_bits(decoded, gathered(*reference, ids, shape().dim)));
+  }
+}
+
+TEST(NgramStore, PlacesOnADeviceFollowBothMemories) {
+  EXPECT_EQ(choose_place(30, 60, 100, 0, true), NgramMode::Device);
+  EXPECT_EQ(choose_place(31, 60, 100, 100, true), NgramMode::Pinned);
+  EXPECT_EQ(choose_place(75, 60, 100, 100, true), NgramMode::Pinned);
+  EXPECT_EQ(choose_place(76, 60, 100, 100, true), NgramMode::Streamed);
+  EXPECT_EQ(choose_place(76, 60, 100, 100, false), NgramMode::Resident);
+  EXPECT_EQ(choose_place(UINT64_MAX, UINT64_MAX, 100, 100, true), NgramMode::Streamed);
+}
+
+TEST(NgramStore, EveryModeHasItsName) {
+  for (const NgramMode mode :
+       {NgramMode::Auto, NgramMode::Resident, NgramMode::Streamed, NgramMode::Device, NgramMode::Pinned}) {
+    EXPECT_EQ(find_ngram_mode(ngram_mode_name(mode)), mode);
+  }
+  EXPECT_EQ(ngram_mode_name(NgramMode::Pinned), "pinned");
+  EXPECT_FALSE(find_ngram_mode("mapped"));
+  EXPECT_FALSE(find_ngram_mode(""));
+}
+
+TEST(NgramStore, TheProcessorRefusesPlacesOfADevice) {
+  const RandomTable table({"affine4", 10, 160, 4, 32, DType::BF16, 0}, 2);
+  for (const NgramMode mode : {NgramMode::Device, NgramMode::Pinned}) {
+    NgramOptions options;
+    options.mode = mode;
+    const auto store = open_ngram_store(table.view(), any_kernels(), options);
+    ASSERT_FALSE(store);
+    EXPECT_EQ(store.error().kind, ErrorKind::Usage);
+    EXPECT_NE(store.error().message.find("--device cuda"), std::string::npos) << store.error().message;
+  }
+}
+
 TEST(NgramStore, ResidencyFollowsMemory) {
   EXPECT_EQ(choose_residency(32, 73, 140), NgramMode::Resident);
   EXPECT_EQ(choose_residency(32, 73, 139), NgramMode::Streamed);
@@ -299,8 +366,10 @@ TEST(NgramStore, ResidencyFollowsMemory) {
   EXPECT_EQ(ngram_table_bytes(table.view()), 10000U);
   NgramOptions options;
   EXPECT_TRUE(open_or_throw(table, options)->describe().starts_with("resident"));
+  EXPECT_EQ(open_or_throw(table, options)->mode(), NgramMode::Resident);
   options.other_bytes = UINT64_MAX / 2;
   EXPECT_TRUE(open_or_throw(table, options)->describe().starts_with("streamed by"));
+  EXPECT_EQ(open_or_throw(table, options)->mode(), NgramMode::Streamed);
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ class RandomTable {
   }
 
   TableShape shape_;
-  test::ScratchDirectory scratch_;
+  lockstep::test::ScratchDirectory scratch_;
   artifact::NgramTableView view_;
   std::vector<std::shared_ptr<std::string>> bytes_;
 };

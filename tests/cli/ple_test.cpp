@@ -40,6 +40,17 @@ TEST_F(Ple, ResidencyDoesNotChangeAByte) {
   }
 }
 
+TEST_F(Ple, TheProcessorHasNoMemoryOfADevice) {
+  for (const char* place : {"device", "pinned"}) {
+    for (const Outcome& result : {logits({"--ple", place}, "out"), run_lockstep({"plan", LOCKSTEP_TEST_DATA "/toy-pack",
+                                                                                 "--no-measure", "--ple", place})}) {
+      EXPECT_EQ(result.exit_code, 2) << result.err;
+      EXPECT_NE(result.err.find(std::string("--ple ") + place), std::string::npos) << result.err;
+      EXPECT_NE(result.err.find("--device cuda"), std::string::npos) << result.err;
+    }
+  }
+}
+
 TEST_F(Ple, WrongValuesAreWrongUsage) {
   for (const std::vector<std::string>& wrong :
        std::vector<std::vector<std::string>>{{"--ple", "mapped"},

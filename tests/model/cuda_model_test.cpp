@@ -7,12 +7,14 @@
 #include "artifact/synth.hpp"
 #include "artifact/synth_geometry.hpp"
 #include "backend/cuda/cuda_backend.hpp"
+#include "backend/ngram/ngram_store.hpp"
 #include "model/fixture.hpp"
 #include "numerics/bits.hpp"
 
 namespace lockstep::model {
 namespace {
 
+using backend::NgramMode;
 using backend::StateType;
 
 /// The repository: LOCKSTEP_ROOT where the program runs elsewhere than it was built (scripts/gpu_check).
@@ -35,11 +37,13 @@ class CudaModel : public testing::TestWithParam<std::string> {
     return root() + (GetParam() == "demo" ? "/models/demo" : "/tests/data/" + GetParam());
   }
   [[nodiscard]] static Loaded on_cpu(StateType state) { return load(directory(), state); }
-  [[nodiscard]] static Loaded on_cuda(StateType state) {
+  [[nodiscard]] static Loaded on_cuda(StateType state, NgramMode place = NgramMode::Auto) {
     auto artifact = artifact::Artifact::open(directory()).value();
     ModelOptions options;
     options.state = state;
-    auto model = Model::load(artifact, backend::create_cuda_backend({}).value(), options);
+    backend::CudaOptions cuda;
+    cuda.ngram.mode = place;
+    auto model = Model::load(artifact, backend::create_cuda_backend(cuda).value(), options);
     if (!model) throw std::runtime_error(model.error().message);
     return {std::move(artifact), std::move(*model)};
   }
@@ -67,6 +71,29 @@ TEST_P(CudaModel, LogitsAndStatesEqualTheProcessorsForAnyChunking) {
       EXPECT_TRUE(same_bits(expected.logits, got.logits)) << "chunk " << chunk;
       EXPECT_EQ(expected_state.save(), got_state.save()) << "chunk " << chunk;
     }
+  }
+}
+
+/// The place of the n-gram table changes no bit, and a step stands still for the device once: for its results.
+TEST_P(CudaModel, EveryPlaceOfTheTableGivesTheSameLogitsWithOneWaitAStep) {
+  const Loaded cpu = on_cpu(StateType::BF16);
+  const auto ids = tokens(*cpu.model, 6);
+  const Forward expected = run_all(*cpu.model, ids, 64);
+  for (const NgramMode place : {NgramMode::Device, NgramMode::Pinned, NgramMode::Resident, NgramMode::Streamed}) {
+    SCOPED_TRACE(backend::ngram_mode_name(place));
+    const Loaded cuda = on_cuda(StateType::BF16, place);
+    EXPECT_TRUE(same_bits(expected.logits, run_all(*cuda.model, ids, 0).logits));
+    auto runner = Runner::create(*cuda.model, 64).value();
+    auto sequence = Sequence::create(*cuda.model).value();
+    const auto step = [&](std::size_t at) {
+      const Segment segment{&sequence, std::span(ids).subspan(at, 1), LogitsWanted::All, false};
+      return runner.forward({&segment, 1});
+    };
+    constexpr std::size_t kFirst = 8;  // buffers have found their size
+    for (std::size_t i = 0; i < kFirst; ++i) ASSERT_TRUE(step(i));
+    const std::uint64_t before = cuda.model->backend().waits();
+    for (std::size_t i = kFirst; i < ids.size(); ++i) ASSERT_TRUE(step(i));
+    EXPECT_EQ(cuda.model->backend().waits() - before, ids.size() - kFirst);
   }
 }
 

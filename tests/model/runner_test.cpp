@@ -4,10 +4,12 @@
 #include <array>
 #include <functional>
 #include <random>
+#include <ranges>
 
 #include "artifact/toy_model.hpp"
 #include "model/fixture.hpp"
 #include "model/limited_backend.hpp"
+#include "support/forwarding_backend.hpp"
 
 namespace lockstep::model {
 namespace {
@@ -149,7 +151,55 @@ TEST(ModelLoad, StopsWhenItIsCancelled) {
   const auto model = Model::load(artifact, backend::CpuBackend::create(one_thread()).value(), options);
   ASSERT_FALSE(model);
   EXPECT_EQ(model.error().kind, ErrorKind::Cancelled);
-  EXPECT_LT(last, upload_bytes(artifact.view(), true));
+  EXPECT_LT(last, upload_bytes(artifact.view(), true, *backend::CpuBackend::create(one_thread()).value()));
+}
+
+/// A backend that copies the table, in three pieces.
+class CopyingBackend final : public test::ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  static constexpr std::uint64_t kPiece = 1000;
+  Status set_ngram_table(const artifact::NgramTableView& table, const backend::CopyWatch& watch) override {
+    for (std::uint64_t piece = 1; piece <= 3; ++piece) {
+      if (watch.cancel != nullptr && watch.cancel->load()) return fail(ErrorKind::Cancelled, "interrupted");
+      watch.copied(piece * kPiece);
+    }
+    return ForwardingBackend::set_ngram_table(table, watch);
+  }
+  [[nodiscard]] std::uint64_t ngram_copy_bytes(const artifact::NgramTableView&) const override { return 3 * kPiece; }
+};
+
+TEST(ModelLoad, ProgressCountsTheTableThatIsCopied) {
+  const artifact::Artifact artifact = artifact::Artifact::open(LOCKSTEP_TEST_DATA "/toy-pack").value();
+  const auto copying = [] {
+    return std::make_unique<CopyingBackend>(backend::CpuBackend::create(one_thread()).value());
+  };
+  const std::uint64_t without = upload_bytes(artifact.view(), true, *backend::CpuBackend::create(one_thread()).value());
+  EXPECT_EQ(upload_bytes(artifact.view(), true, *copying()), without + 3 * CopyingBackend::kPiece);
+  std::vector<std::uint64_t> seen;
+  ModelOptions options;
+  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+    EXPECT_EQ(total, without + 3 * CopyingBackend::kPiece);
+    seen.push_back(done);
+  };
+  ASSERT_TRUE(Model::load(artifact, copying(), options));
+  EXPECT_TRUE(std::ranges::is_sorted(seen));
+  EXPECT_EQ(seen.back(), without + 3 * CopyingBackend::kPiece);
+  const auto pieces = std::ranges::count_if(std::views::iota(std::size_t{1}, seen.size()), [&](std::size_t i) {
+    return seen[i] - seen[i - 1] == CopyingBackend::kPiece;
+  });
+  EXPECT_GE(pieces, 3);
+  // A cancelled copy ends the load.
+  std::atomic<bool> cancel{false};
+  options.cancel = &cancel;
+  std::uint64_t last = 0;
+  options.progress = [&](std::uint64_t done, std::uint64_t) {
+    if (done - last == CopyingBackend::kPiece) cancel.store(true);
+    last = done;
+  };
+  const auto model = Model::load(artifact, copying(), options);
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().kind, ErrorKind::Cancelled);
 }
 
 TEST(ModelLoad, NonFiniteScalesAreNamed) {

@@ -27,7 +27,13 @@ class ForwardingBackend : public backend::Backend {
     return inner_->upload_rows(view);
   }
   Result<backend::BufferPtr> upload(std::span<const float> vector) override { return inner_->upload(vector); }
-  Status set_ngram_table(const artifact::NgramTableView& table) override { return inner_->set_ngram_table(table); }
+  Status set_ngram_table(const artifact::NgramTableView& table, const backend::CopyWatch& watch) override {
+    return inner_->set_ngram_table(table, watch);
+  }
+  [[nodiscard]] std::uint64_t ngram_copy_bytes(const artifact::NgramTableView& table) const override {
+    return inner_->ngram_copy_bytes(table);
+  }
+  [[nodiscard]] std::uint64_t waits() const override { return inner_->waits(); }
   Status configure(const artifact::ModelConfig& config, backend::StateType state) override {
     return inner_->configure(config, state);
   }

@@ -88,7 +88,7 @@ Result<BufferPtr> CpuBackend::upload(std::span<const float> vector) {
   return buffer;
 }
 
-Status CpuBackend::set_ngram_table(const artifact::NgramTableView& table) {
+Status CpuBackend::set_ngram_table(const artifact::NgramTableView& table, const CopyWatch& /*watch*/) {
   ngram_ = LOCKSTEP_TRY(open_ngram_store(table, kernels_, ngram_options_));
   return {};
 }

@@ -47,7 +47,7 @@ class CpuBackend final : public Backend {
   Result<MatrixPtr> upload(const artifact::MatrixView& view) override;
   Result<MatrixPtr> upload_rows(const artifact::MatrixView& view) override;
   Result<BufferPtr> upload(std::span<const float> vector) override;
-  Status set_ngram_table(const artifact::NgramTableView& table) override;
+  Status set_ngram_table(const artifact::NgramTableView& table, const CopyWatch& watch) override;
   [[nodiscard]] const NgramStore* ngram_store() const override { return ngram_.get(); }
   Status configure(const artifact::ModelConfig& config, StateType state) override;
   Status prepare_positions(std::int64_t positions) override;

@@ -12,7 +12,8 @@ namespace lockstep::backend {
 struct CudaOptions {
   int device = 0;
   bool graphs = true;  ///< repeated steps as CUDA graphs; LOCKSTEP_CUDA_GRAPH=0 switches them off
-  NgramOptions ngram;
+  NgramOptions ngram;  ///< Auto: choose_place() by what is free, with other_bytes of other weights
+  std::uint64_t table_chunk = std::uint64_t{256} << 20;  ///< bytes of the n-gram table in one piece of memory
 };
 
 /// Whether this program was built with CUDA.

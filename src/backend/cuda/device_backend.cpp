@@ -5,6 +5,9 @@
 
 #include "backend/cuda_devices.hpp"
 #include "backend/element_type.hpp"
+#include "backend/ngram/residency.hpp"
+#include "backend/ngram/table_rows.hpp"
+#include "base/memory.hpp"
 #include "kernels/cpu/kernels.hpp"
 #include "kernels/cuda/synth.hpp"
 
@@ -54,8 +57,8 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaOptions& options)
 }
 
 std::string DeviceBackend::describe() const {
-  return fmt::format("cuda:{} {}, {} batches replayed as graphs, {} launched", options_.device, info_.name,
-                     queue_.replayed(), queue_.launched());
+  return fmt::format("cuda:{} {}, {} batches replayed as graphs, {} launched, {} waits", options_.device, info_.name,
+                     queue_.replayed(), queue_.launched(), queue_.waits());
 }
 
 Status DeviceBackend::status() {
@@ -161,8 +164,28 @@ Result<BufferPtr> DeviceBackend::upload(std::span<const float> vector) {
   return buffer;
 }
 
-Status DeviceBackend::set_ngram_table(const artifact::NgramTableView& table) {
-  ngram_ = LOCKSTEP_TRY(open_ngram_store(table, *kernels::available_kernels().front(), options_.ngram));
+NgramMode DeviceBackend::table_place(const artifact::NgramTableView& table) const {
+  if (options_.ngram.mode != NgramMode::Auto) return options_.ngram.mode;
+  return choose_place(packed_table_bytes(table), options_.ngram.other_bytes, info_.free_memory, available_memory(),
+                      !table.files.empty());
+}
+
+std::uint64_t DeviceBackend::ngram_copy_bytes(const artifact::NgramTableView& table) const {
+  return device_only(table_place(table)) ? packed_table_bytes(table) : 0;
+}
+
+Status DeviceBackend::set_ngram_table(const artifact::NgramTableView& table, const CopyWatch& watch) {
+  options_.ngram.mode = table_place(table);
+  table_ = nullptr;
+  ngram_.reset();
+  if (device_only(options_.ngram.mode)) {
+    auto made =
+        LOCKSTEP_TRY(DeviceTable::create(*this, queue_, table, {options_.ngram.mode, options_.table_chunk}, watch));
+    table_ = made.get();
+    ngram_ = std::move(made);
+  } else {
+    ngram_ = LOCKSTEP_TRY(open_ngram_store(table, *kernels::available_kernels().front(), options_.ngram));
+  }
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.hpp"
+#include "backend/cuda/device_table.hpp"
 #include "backend/rotation_table.hpp"
 #include "kernels/cuda/attention.hpp"
 #include "kernels/cuda/delta.hpp"
@@ -55,11 +56,13 @@ class DeviceBackend final : public Backend {
   Result<MatrixPtr> upload(const artifact::MatrixView& view) override;
   [[nodiscard]] bool makes_synthetic() const override { return true; }
   Result<BufferPtr> upload(std::span<const float> vector) override;
-  Status set_ngram_table(const artifact::NgramTableView& table) override;
+  Status set_ngram_table(const artifact::NgramTableView& table, const CopyWatch& watch) override;
+  [[nodiscard]] std::uint64_t ngram_copy_bytes(const artifact::NgramTableView& table) const override;
   [[nodiscard]] const NgramStore* ngram_store() const override { return ngram_.get(); }
   Status configure(const artifact::ModelConfig& config, StateType state) override;
   Status prepare_positions(std::int64_t positions) override;
   Status reserve_rows(std::int64_t rows) override;
+  [[nodiscard]] std::uint64_t waits() const override { return queue_.waits(); }
 
   void embed(const Matrix& embedding, std::span<const std::int32_t> tokens, float* x) override;
   Status ngram_request(std::span<const std::int64_t> row_ids) override { return ngram_->request(row_ids); }
@@ -132,6 +135,8 @@ class DeviceBackend final : public Backend {
     const kernels::cuda::Selection* selection = nullptr;
   };
 
+  /// Where the table goes: what options_ say, or what fits.
+  [[nodiscard]] NgramMode table_place(const artifact::NgramTableView& table) const;
   /// The first failure, without ending a step.
   [[nodiscard]] Status health() const;
   /// Scratch of `per_row` floats (or other four-byte values) for each row, with room for the reserved rows.
@@ -175,12 +180,13 @@ class DeviceBackend final : public Backend {
   StateType state_ = StateType::BF16;
   PageLayout layout_;
   std::unique_ptr<NgramStore> ngram_;
+  DeviceTable* table_ = nullptr;  ///< ngram_, when the device reads it
   RotationTable rotations_;
   BufferPtr cos_, sin_;
   std::int64_t reserved_rows_ = 0;
   std::array<Scratch, 16> scratch_;
   std::array<Scratch, 6> digits_, steps_;  ///< group sizes of two banks
-  Scratch tokens_, tables_, staging_, readers_;
+  Scratch tokens_, row_ids_, tables_, staging_, readers_;
   std::vector<std::int64_t> last_tables_;  ///< what tables_ holds
   const std::int64_t* last_tables_at_ = nullptr;
   std::vector<float> ngram_rows_;

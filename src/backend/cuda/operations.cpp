@@ -21,6 +21,16 @@ void DeviceBackend::embed(const Matrix& embedding, std::span<const std::int32_t>
 }
 
 Status DeviceBackend::ngram_lookup(std::span<const std::int64_t> row_ids, float* e) {
+  if (table_ != nullptr) {
+    LOCKSTEP_TRY(table_->check(row_ids));
+    const std::int64_t room = std::max(std::ssize(row_ids), reserved_rows_ * config_.ngram_heads());
+    auto* ids =
+        static_cast<std::int64_t*>(row_ids_.bytes(*this, static_cast<std::size_t>(room) * sizeof(std::int64_t)));
+    queue_.upload_soon(ids, row_ids.data(), row_ids.size_bytes());
+    table_->lookup(ids, std::ssize(row_ids), e);
+    return health();
+  }
+  queue_.flush();  // the layers in front run while the rows are read
   const std::size_t values = row_ids.size() * static_cast<std::size_t>(config_.ngram_row_dim());
   if (ngram_rows_.size() < values) ngram_rows_.resize(values);
   LOCKSTEP_TRY(ngram_->gather(row_ids, ngram_rows_.data()));

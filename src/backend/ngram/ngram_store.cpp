@@ -1,13 +1,35 @@
 #include "backend/ngram/ngram_store.hpp"
 
+#include <array>
+
 #include "backend/ngram/residency.hpp"
 #include "base/memory.hpp"
 
 namespace lockstep::backend {
+namespace {
+
+constexpr std::array<std::string_view, 5> kModeNames{"auto", "resident", "streamed", "device", "pinned"};
+
+}  // namespace
+
+std::string_view ngram_mode_name(NgramMode mode) {
+  return kModeNames.at(static_cast<std::size_t>(mode));
+}
+
+std::optional<NgramMode> find_ngram_mode(std::string_view name) {
+  for (std::size_t i = 0; i < kModeNames.size(); ++i) {
+    if (kModeNames.at(i) == name) return static_cast<NgramMode>(i);
+  }
+  return std::nullopt;
+}
 
 Result<std::unique_ptr<NgramStore>> open_ngram_store(const artifact::NgramTableView& view,
                                                      const kernels::Kernels& kernels, const NgramOptions& options) {
   NgramMode mode = options.mode;
+  if (device_only(mode)) {
+    return fail(ErrorKind::Usage, "the processor cannot have the n-gram table in '{}' memory: use --device cuda",
+                ngram_mode_name(mode));
+  }
   if (mode == NgramMode::Auto) {
     mode = choose_residency(ngram_table_bytes(view), options.other_bytes, available_memory());
   }

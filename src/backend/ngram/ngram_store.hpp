@@ -1,13 +1,16 @@
-// The rows of the n-gram table, wherever they are kept: mapped, or read from the files when they are needed.
+// The rows of the n-gram table, wherever they are kept: mapped, or read from the files when they are needed; the copies
+// that a CUDA device reads are a third kind (backend/cuda/device_table.hpp).
 //
-// Both kinds give the same bits (docs/numerics.md E5): a row is dequantised by the same kernel from the same bytes.
+// All kinds give the same bits (docs/numerics.md E5): a row is dequantised in the same way from the same bytes.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "artifact/model_view.hpp"
 #include "base/result.hpp"
@@ -16,10 +19,21 @@
 namespace lockstep::backend {
 
 enum class NgramMode : std::uint8_t {
-  Auto,      ///< resident when it fits beside the other weights (residency.hpp), else streamed
+  Auto,      ///< by what fits where (residency.hpp)
   Resident,  ///< mapped, left to the page cache
   Streamed,  ///< read row by row into a bounded cache
+  Device,    ///< copied to the memory of a CUDA device
+  Pinned,    ///< copied to page-locked memory of the host, which a CUDA device reads over the bus
 };
+
+/// "auto", "resident", "streamed", "device", "pinned".
+[[nodiscard]] std::string_view ngram_mode_name(NgramMode mode);
+/// The mode of that name, if it is one.
+[[nodiscard]] std::optional<NgramMode> find_ngram_mode(std::string_view name);
+/// Whether only a CUDA device can have the table there.
+[[nodiscard]] constexpr bool device_only(NgramMode mode) {
+  return mode == NgramMode::Device || mode == NgramMode::Pinned;
+}
 
 /// Sees the result of every read, a count of bytes or a negated errno, and returns the one to go on with: tests make
 /// disks fail with it. Called from I/O threads.
@@ -28,7 +42,7 @@ using ReadIntercept = std::function<std::int64_t(std::uint64_t offset, std::int6
 struct NgramOptions {
   NgramMode mode = NgramMode::Auto;
   std::uint64_t cache_bytes = std::uint64_t{512} << 20;  ///< of the streamed mode: rows and their bookkeeping
-  std::uint64_t other_bytes = 0;  ///< for Auto: what else is to stay in memory, i.e. the other weights
+  std::uint64_t other_bytes = 0;  ///< for Auto: what else is to be in the memory, i.e. the other weights
   unsigned queue_depth = 64;      ///< rows read at the same time, 1 to 1024
   bool force_pread = false;       ///< no io_uring
   bool direct = true;             ///< go round the page cache where the file system allows
@@ -68,6 +82,8 @@ class NgramStore {
   [[nodiscard]] virtual NgramCounters counters() const = 0;
   /// What runs: "resident, 31.3 MiB mapped" or "streamed by io_uring (O_DIRECT, 64 rows at a time), cache ...".
   [[nodiscard]] virtual std::string describe() const = 0;
+  /// Where the table is; never Auto.
+  [[nodiscard]] virtual NgramMode mode() const = 0;
 };
 
 /// describe() and the counters in one line, for statistics.
@@ -75,7 +91,7 @@ class NgramStore {
 
 /// The store that `options` ask for. `view` and what it points to must outlive it. Errors: NotFound and Io of the
 /// files, Invalid when a file is shorter than the view says, Limit when memory or threads are not to be had, Usage for
-/// a cache smaller than one row.
+/// a cache smaller than one row and for the modes that are device_only().
 Result<std::unique_ptr<NgramStore>> open_ngram_store(const artifact::NgramTableView& view,
                                                      const kernels::Kernels& kernels, const NgramOptions& options);
 

@@ -7,6 +7,17 @@ NgramMode choose_residency(std::uint64_t table_bytes, std::uint64_t other_bytes,
   return wanted <= kResidentShare * static_cast<double>(available_bytes) ? NgramMode::Resident : NgramMode::Streamed;
 }
 
+NgramMode choose_place(std::uint64_t table_bytes, std::uint64_t other_bytes, std::uint64_t device_free,
+                       std::uint64_t host_available, bool in_files) {
+  const auto fits = [&](double bytes, double share, std::uint64_t room) {
+    return bytes <= share * static_cast<double>(room);
+  };
+  const auto table = static_cast<double>(table_bytes);
+  if (fits(table + static_cast<double>(other_bytes), kDeviceShare, device_free)) return NgramMode::Device;
+  if (fits(table, kResidentShare, host_available)) return NgramMode::Pinned;
+  return in_files ? NgramMode::Streamed : NgramMode::Resident;
+}
+
 std::uint64_t ngram_table_bytes(const artifact::NgramTableView& view) {
   if (!view.table && view.shards.empty()) return 0;
   const artifact::MatrixView& matrix = view.table ? *view.table : view.shards.front();

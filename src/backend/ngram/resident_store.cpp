@@ -39,6 +39,7 @@ class ResidentStore final : public NgramStore {
     counters.hits = hits_;
     return counters;
   }
+  [[nodiscard]] NgramMode mode() const override { return NgramMode::Resident; }
   [[nodiscard]] std::string describe() const override {
     const double bytes = static_cast<double>(format_.rows()) * static_cast<double>(format_.bytes());
     return fmt::format("resident, {:.1f} MiB mapped", bytes / (1 << 20));

@@ -100,6 +100,7 @@ class StreamedStore final : public NgramStore {
     return counters;
   }
 
+  [[nodiscard]] NgramMode mode() const override { return NgramMode::Streamed; }
   [[nodiscard]] std::string describe() const override {
     const double bytes = static_cast<double>(cache_.capacity() * RowCache::slot_bytes(format_.bytes()));
     return fmt::format("streamed by {}{}, cache {:.1f} MiB for {} of {} rows", io_->describe(),

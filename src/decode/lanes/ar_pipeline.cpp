@@ -134,8 +134,7 @@ std::string missing(const Lanes& lanes, const model::Model& /*model*/) {
 
 LaneRun ran(const model::Model& model, const DecodeStats& stats) {
   const backend::NgramStore* store = model.backend().ngram_store();
-  const std::string_view variant =
-      store == nullptr ? "no n-gram table" : (store->counters().cache_rows > 0 ? "streamed" : "resident");
+  const std::string_view variant = store == nullptr ? "no n-gram table" : backend::ngram_mode_name(store->mode());
   return {static_cast<std::uint64_t>(stats.steps_ahead),
           fmt::format("ar_pipeline_active {}, ar_pipeline_variant {}, {} forward passes beside the text, {} of them "
                       "prepared while a token was drawn, {} tokens foreseen",

@@ -105,10 +105,30 @@ void Queue::release(void* memory) {
   if (!seen_.empty()) {
     // A recorded copy belongs to the allocation, not to its address: a graph that outlives the memory cannot be
     // launched even when the address is in use again.
-    (void)cudaStreamSynchronize(stream_of(stream_));
+    (void)synchronize();
     forget_graphs();
   }
   (void)cudaFree(memory);  // waits for kernels that may still use it
+}
+
+int Queue::synchronize() {
+  ++waits_;
+  return cudaStreamSynchronize(stream_of(stream_));
+}
+
+void* Queue::allocate_pinned(std::size_t bytes) {
+  void* memory = nullptr;
+  if (!begin()) return nullptr;
+  if (cudaHostAlloc(&memory, bytes == 0 ? 1 : bytes, cudaHostAllocMapped) == cudaSuccess) return memory;
+  (void)cudaGetLastError();
+  return nullptr;
+}
+
+void Queue::release_pinned(void* memory) {
+  flush();
+  (void)cudaSetDevice(device_);
+  (void)synchronize();  // kernels may still read it
+  (void)cudaFreeHost(memory);
 }
 
 void Queue::add(const Node& node) {
@@ -167,7 +187,7 @@ void Queue::download(void* host, const void* from, std::size_t bytes) {
 void Queue::wait() {
   flush();
   if (!begin()) return;
-  check(cudaStreamSynchronize(stream_of(stream_)), "waiting for the device");
+  check(synchronize(), "waiting for the device");
   next_parcel_ = 0;
   batch_ = kFirstBatch;
 }
@@ -260,7 +280,7 @@ void Queue::flush() {
     Seen* seen = &once;
     if (graphs_) {
       if (seen_.size() >= kMostSeen) {
-        check(cudaStreamSynchronize(stream_of(stream_)), "waiting for the device");
+        check(synchronize(), "waiting for the device");
         forget_graphs();
       }
       seen = &seen_[batch_key()];

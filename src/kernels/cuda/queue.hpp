@@ -45,6 +45,10 @@ class Queue {
   void* allocate(std::size_t bytes);
   void release(void* memory);
 
+  /// Page-locked memory of the host that kernels can read at this address, or null when there is too little.
+  void* allocate_pinned(std::size_t bytes);
+  void release_pinned(void* memory);
+
   void copy(void* to, const void* from, std::size_t bytes);    ///< device to device
   void upload(void* to, const void* host, std::size_t bytes);  ///< waits until it is done
   /// The same without waiting for earlier work: `host` is copied aside first. For small things.
@@ -65,6 +69,8 @@ class Queue {
   /// Batches replayed as graphs so far, and launched one by one.
   [[nodiscard]] std::uint64_t replayed() const { return replayed_; }
   [[nodiscard]] std::uint64_t launched() const { return launched_; }
+  /// Times that the host stood still until the device had done all it was given.
+  [[nodiscard]] std::uint64_t waits() const { return waits_; }
 
  private:
   /// Page-locked memory on its way to the device; free again after the next wait.
@@ -98,6 +104,8 @@ class Queue {
   void add(const Node& node);
   void forget_graphs();
   void check(int code, const char* what);
+  /// Stands still until the device has done all it was given.
+  int synchronize();
   /// The device becomes the calling thread's; false when nothing may follow.
   bool begin();
 
@@ -112,7 +120,7 @@ class Queue {
   std::vector<std::byte> arguments_;
   std::unordered_map<Key, Seen, KeyHash> seen_;
   std::unordered_map<const void*, std::size_t> most_shared_;
-  std::uint64_t replayed_ = 0, launched_ = 0;
+  std::uint64_t replayed_ = 0, launched_ = 0, waits_ = 0;
   int multiprocessors_ = 1;
   bool overlap_ = false;  ///< kernels may start while the one before ends
   int error_ = 0;
