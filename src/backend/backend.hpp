@@ -15,10 +15,14 @@
 
 #include "artifact/model_view.hpp"
 #include "base/result.hpp"
+#include "kernels/draw.hpp"
 
 namespace lockstep::backend {
 
 class NgramStore;
+
+using kernels::Drawn;
+using kernels::DrawRequest;
 
 /// How K, V and index keys are stored (docs/numerics.md N5).
 enum class StateType : std::uint8_t { BF16, F32 };
@@ -272,6 +276,12 @@ class Backend {
   }
   /// out [rows, matrix rows].
   virtual void project(const Matrix& matrix, const float* u, std::int64_t rows, float* out) = 0;
+  /// The largest vocabulary that draw() takes; 0: this backend does not draw.
+  [[nodiscard]] virtual std::int64_t draw_vocabulary() const { return 0; }
+  /// Draws tokens from rows of `logits`, each `width` values wide, with the bits of docs/numerics.md N9. Every request
+  /// gets one result on the host; what stays as it was, with an id of -1, could not be drawn.
+  virtual void draw(const float* /*logits*/, std::int64_t /*width*/, std::span<const DrawRequest> /*requests*/,
+                    std::span<Drawn> /*out*/) {}
   /// Draft head input (docs/model.md section 4): embeddings of `tokens` and wide residuals h -> wide x.
   virtual void draft_input(const DraftWeights& weights, const Matrix& embedding, std::span<const std::int32_t> tokens,
                            const float* h, float* x) = 0;

@@ -8,6 +8,7 @@
 
 #include "artifact/model_walk.hpp"
 #include "kernels/cuda/attention.hpp"
+#include "kernels/cuda/draw.hpp"
 #include "kernels/cuda/linear.hpp"
 
 namespace lockstep::backend {
@@ -104,7 +105,8 @@ std::uint64_t device_scratch_bytes(const artifact::ModelView& view, std::int64_t
   slots.raise(9, 3 * (config.experts + 1));
   const std::int64_t angles = positions * config.rotary_dim * static_cast<std::int64_t>(sizeof(float));
   const std::int64_t row_ids = rows * config.ngram_heads() * static_cast<std::int64_t>(sizeof(std::int64_t));
-  return slots.bytes() + quantised_rows(view, rows) + static_cast<std::uint64_t>(angles + row_ids);
+  return slots.bytes() + quantised_rows(view, rows) + static_cast<std::uint64_t>(angles + row_ids) +
+         cuda::draw_scratch_bytes(config.vocab_size);
 }
 
 }  // namespace lockstep::backend

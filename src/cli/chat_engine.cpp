@@ -85,9 +85,9 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::create(const EngineOptions& engi
 }
 
 Status ChatEngine::check_options() const {
-  LOCKSTEP_TRY(check_utf8(options_.system, "--system"));
   // What only a flag can have made wrong is wrong usage, found before the first prompt.
   const auto usage = [](const Error& error) { return tl::unexpected(Error{ErrorKind::Usage, error.message}); };
+  if (const Status valid = check_utf8(options_.system, "--system"); !valid) return usage(valid.error());
   if (const auto asked = request({}); !asked) return usage(asked.error());
   if (const auto stop = text::StopMatcher::create(options_.stop); !stop) return usage(stop.error());
   for (const std::string& stop : options_.stop) {
@@ -298,6 +298,10 @@ void print_stats(const decode::DecodeStats& stats, const Answer& answer, const s
   if (stats.draft_failures > 0) {
     write_stderr(
         fmt::format("{} cycles with fewer drafts: the draft head's logits were not finite\n", stats.draft_failures));
+  }
+  if (stats.device_rows > 0) {
+    write_stderr(fmt::format("{} of {} rows of logits drawn from on the device\n", stats.device_rows,
+                             stats.device_rows + stats.host_rows));
   }
   if (!depths.empty()) write_stderr(fmt::format("{} forward passes, drafts kept by depth {}\n", stats.steps, depths));
   for (const decode::LaneReport& report : lanes) {

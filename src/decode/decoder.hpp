@@ -51,6 +51,8 @@ struct DecodeStats {
   std::int64_t prepared_steps = 0;   ///< of those, prepared while the token before them was drawn
   std::int64_t foreseen_tokens = 0;  ///< drawn tokens whose table rows had been requested before they were drawn
   std::int64_t short_head_rows = 0;  ///< drafts proposed by a short head
+  std::int64_t device_rows = 0;      ///< rows of logits that tokens or drafts were drawn from on the device
+  std::int64_t host_rows = 0;        ///< and on the host
   backend::LaneCounters backend;     ///< what the backend's optional paths did since start()
   double prefill_seconds = 0, decode_seconds = 0;
 };

@@ -113,15 +113,18 @@ class LoopDecoder final : public Decoder {
   /// logits and writes the generation's counts; preparing reads the logits and writes sequence, runner and table.
   Status draw_ahead() {
     ahead_ = false;
-    if (companion_ == nullptr || generation_->sequence().length() >= model_.config().max_positions) {
-      return generation_->ran(runner_, 0, runner_.logits());
+    const model::RowResults& results = runner_.results(0);
+    // Where the device has drawn there is nothing left to prepare beside.
+    if (companion_ == nullptr || !results.drawn.empty() ||
+        generation_->sequence().length() >= model_.config().max_positions) {
+      return generation_->ran(runner_, 0, results);
     }
     prepared_ = true;
-    companion_->post([this] {
-      likely_tokens(runner_.logits(), generation_->request(), likely_);
+    companion_->post([this, &results] {
+      likely_tokens(results.logits, generation_->request(), likely_);
       generation_->prepare_row(runner_, likely_);
     });
-    Status drawn = generation_->ran(runner_, 0, runner_.logits());
+    Status drawn = generation_->ran(runner_, 0, results);
     companion_->wait();
     return drawn;
   }

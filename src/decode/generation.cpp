@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace lockstep::decode {
+
 Result<Checkpoint> Checkpoint::fork(const model::Model& model) const {
   Checkpoint copy{LOCKSTEP_TRY(sequence.fork()), nullptr, logits};
   if (hidden) {
@@ -34,6 +35,24 @@ Result<SamplerParams> check_request(const model::Model& model, const DecodeReque
   return checked_params(request.sampler, request.vocab);
 }
 
+std::optional<backend::DrawRequest> device_draw(const model::Model& model, const DecodeRequest& request,
+                                                const SamplerParams& params) {
+  const std::int64_t most = std::min(model.config().vocab_size, model.backend().draw_vocabulary());
+  if (request.vocab < 1 || request.vocab > most || request.logprobs) return std::nullopt;
+  if (params.has_penalties() || !params.logit_bias.empty()) return std::nullopt;
+  if (params.acceptance == AcceptanceRule::Rejection) return std::nullopt;
+  backend::DrawRequest draw;
+  draw.vocab = static_cast<std::int32_t>(request.vocab);
+  if (params.greedy()) return draw;
+  if (params.draw_rule != DrawRule::Pcg64) return std::nullopt;
+  if (params.top_k < 1 || params.top_k > kernels::kMostCandidates) return std::nullopt;
+  draw.scale = static_cast<float>(1.0 / params.temperature);
+  draw.top_k = static_cast<std::int32_t>(params.top_k);
+  draw.top_p = params.top_p;
+  draw.min_p = params.min_p;
+  return draw;
+}
+
 Generation::Generation(const model::Model& model, DecodeRequest request, SamplerParams params, Checkpoint start)
     : model_(model),
       request_(std::move(request)),
@@ -47,6 +66,7 @@ Generation::Generation(const model::Model& model, DecodeRequest request, Sampler
   budget_ = model.config().max_positions - prompt;
   if (request_.max_tokens > 0) budget_ = std::min(budget_, request_.max_tokens);
   if (request_.prompt_only && !in_prompt()) finish_ = Finish::Length;
+  device_draw_ = device_draw(model, request_, params_);
 }
 
 Result<model::Segment> Generation::rows(model::Runner& runner, std::int64_t most) {
@@ -125,7 +145,17 @@ Status Generation::round_trip() {
   return {};
 }
 
+std::span<const backend::DrawRequest> Generation::draws(std::uint64_t first, std::size_t rows) {
+  draws_.clear();
+  if (!device_draw_) return {};
+  draws_.assign(rows, *device_draw_);
+  if (device_draw_->top_k == 0) return draws_;
+  for (std::size_t i = 0; i < rows; ++i) draws_[i].uniform = sampler_.uniform(first + i);
+  return draws_;
+}
+
 Status Generation::distribution(std::span<const float> logits, std::uint64_t number, Distribution& out) {
+  ++stats_.host_rows;
   const RowContext row{number, request_.vocab, params_.has_penalties() ? &counts_ : nullptr, {}};
   return make_distribution(logits, params_, row, scratch_, out);
 }
@@ -178,14 +208,14 @@ Status run_need(Generation& generation, model::Runner& runner, std::int64_t most
     case Generation::Need::Draft: {
       const model::DraftSegment rows = generation.draft_rows();
       LOCKSTEP_TRY(runner.draft({&rows, 1}));
-      return generation.ran(runner, 0, runner.logits());
+      return generation.ran(runner, 0, runner.results(0));
     }
     case Generation::Need::Rows:
       break;
   }
   const model::Segment rows = LOCKSTEP_TRY(generation.rows(runner, most_prompt_rows));
   LOCKSTEP_TRY(runner.forward({&rows, 1}));
-  return generation.ran(runner, 0, runner.logits());
+  return generation.ran(runner, 0, runner.results(0));
 }
 
 }  // namespace lockstep::decode

@@ -42,6 +42,10 @@ struct Checkpoint {
 /// Prompt rows of a step whose logits are all wanted: a row of logits is as wide as the vocabulary.
 inline constexpr std::int64_t kScoredRows = 32;
 
+[[nodiscard]] inline Choice choice_of(const backend::Drawn& drawn) {
+  return {drawn.id, drawn.probability};
+}
+
 class Generation {
  public:
   enum class Need : std::uint8_t { Nothing, Fill, Draft, Rows, First };
@@ -55,9 +59,9 @@ class Generation {
   /// Asks `runner` for the table rows that come after them. The segment lives until ran(). Errors: those of prefetch().
   Result<model::Segment> rows(model::Runner& runner, std::int64_t most);
   [[nodiscard]] virtual model::DraftSegment draft_rows() = 0;
-  /// The rows have run: they are those of `runner` from `first_row` on, with `logits` of the wanted ones. An error
+  /// The rows have run: they are those of `runner` from `first_row` on, and `results` came of the wanted ones. An error
   /// ends the request; the object can then only be destroyed.
-  virtual Status ran(model::Runner& runner, std::int64_t first_row, std::span<const float> logits) = 0;
+  virtual Status ran(model::Runner& runner, std::int64_t first_row, const model::RowResults& results) = 0;
   /// While the token of one row is drawn: what the row after it needs whatever that token is, and the table rows of the
   /// `likely` ones on their way. Touches nothing that drawing touches. What fails here fails again when it is needed.
   void prepare_row(model::Runner& runner, std::span<const TokenId> likely);
@@ -109,10 +113,13 @@ class Generation {
     return !in_prompt() && stats_.tokens == 0 && finish_ == Finish::None && !logits_.empty();
   }
 
+  /// For a segment of rows whose tokens have the numbers `first`, ...: how the device draws them. Empty when the host
+  /// has to, because of the request or the device. Lives until the next call.
+  [[nodiscard]] std::span<const backend::DrawRequest> draws(std::uint64_t first, std::size_t rows);
   /// The distribution of the token with this number, from one row of target or draft logits.
   Status distribution(std::span<const float> logits, std::uint64_t number, Distribution& out);
-  /// Emits a token drawn from the target's `logits`, or ends the request when it is a stop token or the budget is used
-  /// up. False when it has ended.
+  /// Emits a token drawn from the target's `logits`, which only log-probabilities need, or ends the request when it is
+  /// a stop token or the budget is used up. False when it has ended.
   Result<bool> emit(const Choice& choice, std::span<const float> logits);
   [[nodiscard]] bool is_stop(TokenId id) const;
   [[nodiscard]] std::int64_t budget_left() const { return budget_ - stats_.tokens; }
@@ -132,6 +139,8 @@ class Generation {
   /// Wide residuals that checkpoint() and take() hand on. Null where there are none.
   [[nodiscard]] virtual Result<backend::BufferPtr> unfed_copy() const { return backend::BufferPtr(); }
 
+  std::optional<backend::DrawRequest> device_draw_;  ///< of every token, but for the random number
+  std::vector<backend::DrawRequest> draws_;
   RowScratch scratch_;
   Distribution first_row_;
   std::vector<Choice> emitted_;
@@ -155,6 +164,11 @@ Result<Checkpoint> take_prefix(const model::Model& model, const DecodeRequest& r
 
 /// Runs what one generation needs next, alone. For loops over one request.
 Status run_need(Generation& generation, model::Runner& runner, std::int64_t most_prompt_rows);
+
+/// How the model's device draws every token of the request, but for the random number; nothing where the host has to:
+/// another draw rule, rejection, penalties, bias, log-probabilities, too many candidates, a device that does not draw.
+[[nodiscard]] std::optional<backend::DrawRequest> device_draw(const model::Model& model, const DecodeRequest& request,
+                                                              const SamplerParams& params);
 
 /// What can be said about a request before it runs: the checked parameters. Errors: Invalid, Limit (context).
 Result<SamplerParams> check_request(const model::Model& model, const DecodeRequest& request);

@@ -17,21 +17,26 @@ class PlainGeneration final : public Generation {
   [[nodiscard]] model::DraftSegment draft_rows() override { return {}; }
   [[nodiscard]] bool at_rest() const override { return true; }
 
-  Status ran(model::Runner& /*runner*/, std::int64_t /*first_row*/, std::span<const float> logits) override {
+  Status ran(model::Runner& /*runner*/, std::int64_t /*first_row*/, const model::RowResults& results) override {
     if (in_prompt()) {
-      LOCKSTEP_TRY(prompt_ran(logits));
+      LOCKSTEP_TRY(prompt_ran(results.logits));
       return {};
     }
     ++stats_.steps;
-    LOCKSTEP_TRY(distribution(logits, next_number(), row_));
-    last_ = sampler_.draw(row_, next_number());
-    LOCKSTEP_TRY(emit(last_, logits));
+    if (results.drawn.empty()) {
+      LOCKSTEP_TRY(distribution(results.logits, next_number(), row_));
+      last_ = sampler_.draw(row_, next_number());
+    } else {
+      ++stats_.device_rows;
+      last_ = choice_of(results.drawn[0]);
+    }
+    LOCKSTEP_TRY(emit(last_, results.logits));
     return {};
   }
 
  private:
   Result<model::Segment> step_rows(model::Runner& /*runner*/) override {
-    return model::Segment{&*sequence_, {&last_.id, 1}, model::LogitsWanted::Last, false};
+    return model::Segment{&*sequence_, {&last_.id, 1}, model::LogitsWanted::Last, false, draws(next_number(), 1)};
   }
 
   Status after_first(model::Runner& /*runner*/, const Choice& choice) override {

@@ -49,7 +49,7 @@ Choice race(const Distribution& distribution, std::uint64_t seed, std::uint64_t 
 Choice Sampler::draw(const Distribution& distribution, std::uint64_t token_number) const {
   if (distribution.greedy) return choice_at(distribution, 0);
   if (rule_ == DrawRule::Race) return race(distribution, seed_, token_number);
-  return choose(distribution, generator_.uniform_at(token_number));
+  return choose(distribution, uniform(token_number));
 }
 
 }  // namespace lockstep::decode

@@ -34,6 +34,9 @@ class Sampler {
   /// generator. A greedy distribution gives its only id.
   [[nodiscard]] Choice draw(const Distribution& distribution, std::uint64_t token_number) const;
 
+  /// The double that token `token_number` uses under pcg64.
+  [[nodiscard]] double uniform(std::uint64_t token_number) const { return generator_.uniform_at(token_number); }
+
  private:
   numerics::Pcg64 generator_;
   std::uint64_t seed_;

@@ -50,20 +50,26 @@ class SpeculativeGeneration final : public Generation {
 
   [[nodiscard]] model::DraftSegment draft_rows() override {
     if (fill_after_) return {&*sequence_, fill_tokens_, fill_hidden_, model::LogitsWanted::None};
-    if (fed_) return {&*sequence_, {&drafts_.back(), 1}, hidden_row(kDraftRow), model::LogitsWanted::Last};
+    if (fed_) {
+      return {&*sequence_,
+              {&drafts_.back(), 1},
+              hidden_row(kDraftRow),
+              model::LogitsWanted::Last,
+              draws(next_number() + drafts_.size(), 1)};
+    }
     // The token that followed when the row was made may have been another one.
     unfed_tokens_.back() = in_prompt() ? request_.prompt[static_cast<std::size_t>(prompt_done())] : pending_;
     const bool drafting = !in_prompt() && depth_ > 0;
-    return {&*sequence_, unfed_tokens_, hidden_row(0),
-            drafting ? model::LogitsWanted::Last : model::LogitsWanted::None};
+    if (!drafting) return {&*sequence_, unfed_tokens_, hidden_row(0), model::LogitsWanted::None};
+    return {&*sequence_, unfed_tokens_, hidden_row(0), model::LogitsWanted::Last, draws(next_number(), 1)};
   }
 
-  Status ran(model::Runner& runner, std::int64_t first_row, std::span<const float> logits) override {
+  Status ran(model::Runner& runner, std::int64_t first_row, const model::RowResults& results) override {
     switch (need()) {
       case Need::Fill:
         return filled();
       case Need::Draft:
-        return drafted_row(runner, first_row, logits);
+        return drafted_row(runner, first_row, results);
       default:
         break;
     }
@@ -71,7 +77,7 @@ class SpeculativeGeneration final : public Generation {
       repeat_ = 0;
       return begin_cycle(runner);
     }
-    return in_prompt() ? chunk_ran(runner, first_row, logits) : verified(runner, first_row, logits);
+    return in_prompt() ? chunk_ran(runner, first_row, results.logits) : verified(runner, first_row, results);
   }
 
  private:
@@ -141,9 +147,9 @@ class SpeculativeGeneration final : public Generation {
     return runner.prefetch(*sequence_, rows_, 0);
   }
 
-  /// One more draft; proposals_[i] is what draft i was drawn from. Where the draft head gives nothing to draw from
-  /// (logits that are not finite) the cycle has no further draft: the target's rows decide, as in plain decoding.
-  Status drafted_row(model::Runner& runner, std::int64_t first_row, std::span<const float> logits) {
+  /// One more draft; proposals_[i] is what the host has drawn draft i from. Where the draft head gives nothing to draw
+  /// from (logits that are not finite) the cycle has no further draft: the target's rows decide, as in plain decoding.
+  Status drafted_row(model::Runner& runner, std::int64_t first_row, const model::RowResults& results) {
     std::int64_t row = first_row;
     if (!fed_) {
       fed_ = true;
@@ -152,13 +158,18 @@ class SpeculativeGeneration final : public Generation {
     }
     const auto i = drafts_.size();
     const std::uint64_t number = next_number() + i;
-    if (!distribution(logits, number, proposals_[i])) {
+    TokenId draft = 0;
+    if (!results.drawn.empty()) {
+      ++stats_.device_rows;
+      draft = results.drawn[0].id;
+    } else if (distribution(results.logits, number, proposals_[i])) {
+      draft = draw(proposals_[i], number).id;
+    } else {
       ++stats_.draft_failures;
       depth_ = drafted();
       end_drafts();
       return {};
     }
-    TokenId draft = draw(proposals_[i], number).id;
     if (options_.script) draft = options_.script(number, draft);
     drafts_.push_back(draft);
     rows_.push_back(draft);
@@ -187,13 +198,14 @@ class SpeculativeGeneration final : public Generation {
                             model::LogitsWanted::None, false};
     }
     if (!drafts_.empty() && !options_.capture) before_.emplace(LOCKSTEP_TRY(sequence_->fork()));
-    return model::Segment{&*sequence_, rows_, model::LogitsWanted::All, !drafts_.empty() && options_.capture};
+    return model::Segment{&*sequence_, rows_, model::LogitsWanted::All, !drafts_.empty() && options_.capture,
+                          draws(next_number(), rows_.size())};
   }
 
-  Status verified(model::Runner& runner, std::int64_t first_row, std::span<const float> logits) {
+  Status verified(model::Runner& runner, std::int64_t first_row, const model::RowResults& results) {
     ++stats_.steps;
     const bool stream = params_.acceptance == AcceptanceRule::Stream;
-    const std::size_t kept = LOCKSTEP_TRY(stream ? judge_stream(logits) : judge_rejection(logits));
+    const std::size_t kept = LOCKSTEP_TRY(stream ? judge_stream(results) : judge_rejection(results.logits));
     keep_unfed(runner, first_row, static_cast<std::int64_t>(kept));
     unfed_tokens_ = next_tokens_;
     pending_ = next_tokens_.back();
@@ -215,14 +227,21 @@ class SpeculativeGeneration final : public Generation {
   /// Emits the target's own draw of row after row for as long as the draft guessed it. Returns the rows that happened;
   /// next_tokens_[i] follows row i. A row behind a kept draft that is not finite ends the cycle before it: what came
   /// first is emitted as in plain decoding, and the next cycle begins with that row and fails.
-  Result<std::size_t> judge_stream(std::span<const float> logits) {
+  Result<std::size_t> judge_stream(const model::RowResults& results) {
     next_tokens_.clear();
     for (std::size_t row = 0;; ++row) {
-      const std::span<const float> target = target_row(logits, row);
-      const Status finite = distribution(target, next_number(), targets_[0]);
-      if (!finite && row > 0) return row;
-      LOCKSTEP_TRY(Status(finite));
-      const Choice choice = draw(targets_[0], next_number());
+      Choice choice;
+      std::span<const float> target;
+      if (!results.drawn.empty()) {
+        ++stats_.device_rows;
+        choice = choice_of(results.drawn[row]);
+      } else {
+        target = target_row(results.logits, row);
+        const Status finite = distribution(target, next_number(), targets_[0]);
+        if (!finite && row > 0) return row;
+        LOCKSTEP_TRY(Status(finite));
+        choice = draw(targets_[0], next_number());
+      }
       next_tokens_.push_back(choice.id);
       const bool guessed = row < drafts_.size() && drafts_[row] == choice.id;
       if (guessed) ++stats_.accepted[row];

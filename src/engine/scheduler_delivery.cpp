@@ -156,6 +156,8 @@ void Scheduler::leave(Job& job) {
   if (job.generation) {
     const decode::DecodeStats& stats = job.generation->stats();
     counts_.recomputed_tokens += static_cast<std::uint64_t>(stats.recomputed_tokens);
+    counts_.device_rows += static_cast<std::uint64_t>(stats.device_rows);
+    counts_.host_rows += static_cast<std::uint64_t>(stats.host_rows);
     for (std::size_t i = 0; i < stats.drafted.size(); ++i) {
       counts_.drafted[i] += static_cast<std::uint64_t>(stats.drafted[i]);
       counts_.accepted_drafts[i] += static_cast<std::uint64_t>(stats.accepted[i]);

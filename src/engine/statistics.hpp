@@ -30,11 +30,12 @@ struct Statistics {
   std::uint64_t accepted = 0, refused = 0, finished = 0, failed = 0, cancelled = 0;  ///< choices
   std::uint64_t steps = 0;                                                           ///< forward passes
   std::uint64_t step_rows = 0;                                                       ///< rows of all forward passes
-  std::uint64_t mixed_steps = 0;        ///< those with rows of more than one choice
-  std::uint64_t prompt_tokens = 0;      ///< run through the model
-  std::uint64_t cached_tokens = 0;      ///< of prompts, taken from the bank
-  std::uint64_t tokens = 0;             ///< emitted
-  std::uint64_t recomputed_tokens = 0;  ///< see decode::DecodeStats
+  std::uint64_t mixed_steps = 0;                 ///< those with rows of more than one choice
+  std::uint64_t prompt_tokens = 0;               ///< run through the model
+  std::uint64_t cached_tokens = 0;               ///< of prompts, taken from the bank
+  std::uint64_t tokens = 0;                      ///< emitted
+  std::uint64_t recomputed_tokens = 0;           ///< see decode::DecodeStats
+  std::uint64_t device_rows = 0, host_rows = 0;  ///< the same, of choices that have ended
   std::array<std::uint64_t, decode::kMaxDepth> drafted{}, accepted_drafts{};  ///< by depth
   std::uint64_t ple_hits = 0, ple_misses = 0;  ///< rows of the n-gram table; see backend::NgramCounters
   double busy_seconds = 0;                     ///< time inside steps

@@ -24,19 +24,16 @@ std::int64_t logits_rows(model::LogitsWanted wanted, std::size_t rows) {
   return wanted == model::LogitsWanted::Last ? 1 : static_cast<std::int64_t>(rows);
 }
 
-/// Hands every part of a pass its rows and logits.
+/// Hands every part of a pass its rows and, where there are any, their results.
 template <class Segment>
 void hand_back(std::span<Part* const> batch, std::span<const Segment> segments, model::Runner& runner,
-               std::size_t vocabulary) {
+               bool with_results) {
   std::int64_t row = 0;
-  std::size_t logits = 0;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const std::size_t rows = segments[i].tokens.size();  // ran() may change what the segment points to
-    const std::size_t wanted = static_cast<std::size_t>(logits_rows(segments[i].logits, rows)) * vocabulary;
-    batch[i]->status =
-        guarded([&] { return batch[i]->generation->ran(runner, row, runner.logits().subspan(logits, wanted)); });
+    const model::RowResults results = with_results ? runner.results(i) : model::RowResults{};
+    batch[i]->status = guarded([&] { return batch[i]->generation->ran(runner, row, results); });
     row += static_cast<std::int64_t>(rows);
-    logits += wanted;
   }
 }
 
@@ -54,7 +51,7 @@ Result<Stepper> Stepper::create(const model::Model& model, std::int64_t max_rows
   }
   model::Runner runner = LOCKSTEP_TRY(model::Runner::create(model, max_rows));
   if (short_head) runner.use_short_head();
-  return Stepper(model, std::move(runner));
+  return Stepper(std::move(runner));
 }
 
 void Stepper::run(std::span<Part> parts) {
@@ -106,7 +103,7 @@ void Stepper::run_drafts(std::span<Part* const> batch, std::span<const model::Dr
   if (done) {
     // Nothing or all that a pass proposes comes from the short head.
     if (runner_.short_head_rows() > short_before) count_short_head(batch, segments);
-    return hand_back(batch, segments, runner_, vocabulary_);
+    return hand_back(batch, segments, runner_, !fill);
   }
   if (batch.size() == 1) {
     batch[0]->status = done;
@@ -125,7 +122,7 @@ void Stepper::run_rows(std::span<Part* const> batch, std::span<const model::Segm
     for (std::size_t i = 0; i < batch.size(); ++i) run_rows(batch.subspan(i, 1), segments.subspan(i, 1));
     return;
   }
-  hand_back(batch, segments, runner_, vocabulary_);
+  hand_back(batch, segments, runner_, true);
   // What a chunk leaves for the draft layer refers to the runner's rows of this pass.
   std::vector<Part*> fills;
   std::vector<model::DraftSegment> rows;

@@ -33,15 +33,13 @@ class Stepper {
   [[nodiscard]] std::int64_t short_head_rows() const { return runner_.short_head_rows(); }
 
  private:
-  explicit Stepper(const model::Model& model, model::Runner runner)
-      : vocabulary_(static_cast<std::size_t>(model.config().vocab_size)), runner_(std::move(runner)) {}
+  explicit Stepper(model::Runner runner) : runner_(std::move(runner)) {}
 
   void draft_rounds(std::span<Part> parts);
   bool draft_round(std::span<Part> parts, decode::Generation::Need need);
   void run_drafts(std::span<Part* const> batch, std::span<const model::DraftSegment> segments, bool fill);
   void run_rows(std::span<Part* const> batch, std::span<const model::Segment> segments);
 
-  std::size_t vocabulary_;
   model::Runner runner_;
 };
 

@@ -13,12 +13,6 @@ std::size_t row_bytes(std::int64_t rows, std::int64_t width) {
   return static_cast<std::size_t>(rows * width) * sizeof(float);
 }
 
-/// Row numbers of the step whose logits are wanted, appended in order.
-void want(LogitsWanted wanted, std::int64_t first, std::int64_t rows, std::vector<std::int64_t>& out) {
-  if (wanted == LogitsWanted::None) return;
-  for (std::int64_t i = wanted == LogitsWanted::All ? 0 : rows - 1; i < rows; ++i) out.push_back(first + i);
-}
-
 Status check_tokens(std::span<const std::int32_t> tokens, std::int64_t vocabulary) {
   if (tokens.empty()) return fail(ErrorKind::Internal, "a segment of a step has no tokens");
   for (const std::int32_t token : tokens) {
@@ -213,6 +207,81 @@ void Runner::pick(const backend::HyperWeights& mixer, const float* x, std::span<
   }
 }
 
+void Runner::begin_wanted() {
+  wanted_.clear();
+  wanted_segments_.clear();
+}
+
+Status Runner::want(LogitsWanted wanted, std::int64_t first, std::size_t rows,
+                    std::span<const backend::DrawRequest> draws) {
+  const std::size_t count = wanted == LogitsWanted::None ? 0 : (wanted == LogitsWanted::All ? rows : 1);
+  if (!draws.empty() && draws.size() != count) {
+    return fail(ErrorKind::Internal, "{} tokens to be drawn from {} rows of logits", draws.size(), count);
+  }
+  for (std::size_t i = rows - count; i < rows; ++i) wanted_.push_back(first + static_cast<std::int64_t>(i));
+  wanted_segments_.push_back({count, draws, false});
+  return {};
+}
+
+void Runner::draw_wanted() {
+  draw_requests_.clear();
+  std::int32_t row = 0;
+  for (const WantedRows& segment : wanted_segments_) {
+    for (std::size_t i = 0; i < segment.draws.size(); ++i) {
+      draw_requests_.push_back(segment.draws[i]);
+      draw_requests_.back().row = row + static_cast<std::int32_t>(i);
+    }
+    row += static_cast<std::int32_t>(segment.rows);
+  }
+  drawn_.assign(draw_requests_.size(), {});
+  if (draw_requests_.empty()) return;
+  model_->backend().draw(logits_device_->floats(), model_->config().vocab_size, draw_requests_, drawn_);
+  std::size_t at = 0;
+  for (WantedRows& segment : wanted_segments_) {
+    const auto drawn = std::span<const backend::Drawn>(drawn_).subspan(at, segment.draws.size());
+    segment.drawn =
+        !drawn.empty() && std::all_of(drawn.begin(), drawn.end(), [](const backend::Drawn& d) { return d.id >= 0; });
+    at += drawn.size();
+  }
+}
+
+void Runner::read_wanted() {
+  const auto vocabulary = static_cast<std::size_t>(model_->config().vocab_size);
+  std::size_t rows = 0;
+  for (const WantedRows& segment : wanted_segments_) rows += segment.drawn ? 0 : segment.rows;
+  logits_.resize(rows * vocabulary);
+  std::size_t row = 0;   // of all wanted ones
+  std::size_t read = 0;  // on the host
+  for (std::size_t i = 0; i < wanted_segments_.size();) {
+    std::size_t together = 0;
+    for (; i < wanted_segments_.size() && !wanted_segments_[i].drawn; ++i) together += wanted_segments_[i].rows;
+    const std::byte* from = logits_device_->data() + row * vocabulary * sizeof(float);
+    if (together > 0) {
+      model_->backend().read(logits_.data() + read * vocabulary, from, together * vocabulary * sizeof(float));
+    }
+    read += together;
+    row += together;
+    for (; i < wanted_segments_.size() && wanted_segments_[i].drawn; ++i) row += wanted_segments_[i].rows;
+  }
+}
+
+void Runner::name_results() {
+  const auto vocabulary = static_cast<std::size_t>(model_->config().vocab_size);
+  results_.clear();
+  std::size_t read = 0;
+  std::size_t drawn = 0;
+  for (const WantedRows& segment : wanted_segments_) {
+    RowResults& results = results_.emplace_back();
+    if (segment.drawn) {
+      results.drawn = std::span<const backend::Drawn>(drawn_).subspan(drawn, segment.rows);
+    } else {
+      results.logits = std::span<const float>(logits_).subspan(read * vocabulary, segment.rows * vocabulary);
+      read += segment.rows;
+    }
+    drawn += segment.draws.size();
+  }
+}
+
 /// finish() with the short head: its logits are spread over a row of the whole vocabulary.
 void Runner::finish_short(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted) {
   backend::Backend& backend = model_->backend();
@@ -220,6 +289,7 @@ void Runner::finish_short(const backend::HyperWeights& mixer, const float* x, st
   const auto rows = static_cast<std::int64_t>(wanted.size());
   const auto vocabulary = static_cast<std::size_t>(model_->config().vocab_size);
   logits_.assign(wanted.size() * vocabulary, kOutsideVocabulary);
+  name_results();
   if (rows == 0) return;
   short_logits_.resize(wanted.size() * tokens.size());
   pick(mixer, x, wanted);
@@ -234,14 +304,16 @@ void Runner::finish_short(const backend::HyperWeights& mixer, const float* x, st
 }
 
 void Runner::finish(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted) {
-  backend::Backend& backend = model_->backend();
-  const artifact::ModelConfig& config = model_->config();
-  const auto rows = static_cast<std::int64_t>(wanted.size());
-  logits_.resize(static_cast<std::size_t>(rows * config.vocab_size));
-  if (rows == 0) return;
-  pick(mixer, x, wanted);
-  backend.project(*model_->weights().head, picked_->floats(), rows, logits_device_->floats());
-  backend.read(logits_.data(), logits_device_->data(), logits_.size() * sizeof(float));
+  if (wanted.empty()) {
+    logits_.clear();
+  } else {
+    pick(mixer, x, wanted);
+    const auto rows = static_cast<std::int64_t>(wanted.size());
+    model_->backend().project(*model_->weights().head, picked_->floats(), rows, logits_device_->floats());
+    draw_wanted();
+    read_wanted();
+  }
+  name_results();
 }
 
 Status Runner::forward(std::span<const Segment> segments) {
@@ -263,7 +335,7 @@ Status Runner::run_step(std::span<const Segment> segments) {
     LOCKSTEP_TRY(backend.ngram_request(row_ids_));
   }
   ple_slots_.clear();
-  wanted_.clear();
+  begin_wanted();
   std::int64_t first = 0;
   for (const Segment& segment : segments) {
     const backend::Run run{first, static_cast<std::int64_t>(segment.tokens.size())};
@@ -271,7 +343,7 @@ Status Runner::run_step(std::span<const Segment> segments) {
     if (sequence.ple_conv_) {
       ple_slots_.push_back({run, sequence.ple_conv_->slot(0, segment.capture)});
     }
-    want(segment.logits, first, run.rows, wanted_);
+    LOCKSTEP_TRY(want(segment.logits, first, segment.tokens.size(), segment.draws));
     first += run.rows;
   }
   LOCKSTEP_TRY(reserve_logits(wanted_.size(), nullptr));
@@ -356,12 +428,11 @@ Status Runner::draft_fill(std::span<const DraftSegment> segments) {
 Status Runner::run_draft(std::span<const DraftSegment> segments) {
   const DraftHead& head = *model_->weights().draft;
   float* x = draft_x_->floats();
-  wanted_.clear();
+  begin_wanted();
   std::int64_t first = 0;
   for (const DraftSegment& segment : segments) {
-    const auto count = static_cast<std::int64_t>(segment.tokens.size());
-    want(segment.logits, first, count, wanted_);
-    first += count;
+    LOCKSTEP_TRY(want(segment.logits, first, segment.tokens.size(), segment.draws));
+    first += static_cast<std::int64_t>(segment.tokens.size());
   }
   LOCKSTEP_TRY(reserve_logits(wanted_.size(), short_head_));
   const std::int64_t rows = LOCKSTEP_TRY(draft_input(segments, x));

@@ -19,6 +19,9 @@ struct Segment {
   LogitsWanted logits = LogitsWanted::Last;
   /// Keep what commit() needs to take rows back, at most raw_key_ring - ratio. Without it the rows are final.
   bool capture = false;
+  /// How the backend draws a token from each wanted row, where it can (Backend::draw_vocabulary()): one request a row,
+  /// whose `row` is not looked at. Empty: the logits are wanted on the host.
+  std::span<const backend::DrawRequest> draws{};
 };
 
 /// Rows for the draft head: hidden row i is the wide residual of token t, tokens[i] the id of token t + 1.
@@ -27,6 +30,15 @@ struct DraftSegment {
   std::span<const std::int32_t> tokens;
   const float* hidden = nullptr;  ///< device rows [tokens, wide]
   LogitsWanted logits = LogitsWanted::Last;
+  std::span<const backend::DrawRequest> draws{};  ///< as in a Segment; a short head's rows go to the host
+};
+
+/// What came of the wanted rows of one segment. Lives until the runner's next forward() or draft().
+struct RowResults {
+  /// [rows, vocabulary] on the host, unless every row was drawn from.
+  std::span<const float> logits{};
+  /// Of every row, in order; empty where the host has to draw: nothing was asked for, or some row cannot be drawn from.
+  std::span<const backend::Drawn> drawn{};
 };
 
 /// The draft logit of tokens that a short head does not know: finite, and so low that their probability is 0.
@@ -64,11 +76,14 @@ class Runner {
   void use_short_head() { short_head_ = &*model_->weights().draft->short_head; }
   /// Draft rows projected with the short head so far.
   [[nodiscard]] std::int64_t short_head_rows() const { return short_head_rows_; }
-  /// Only appends the rows' keys to the draft layer's cache; logits() and draft_wide() stay as they were.
+  /// Only appends the rows' keys to the draft layer's cache; logits(), results() and draft_wide() stay as they were.
   Status draft_fill(std::span<const DraftSegment> segments);
 
-  /// Logits of the wanted rows of the last forward() or draft(), in order: [rows, vocabulary] on the host.
+  /// Logits of the wanted rows of the last forward() or draft(), in order: [rows, vocabulary] on the host. Segments
+  /// whose tokens were drawn have no rows here.
   [[nodiscard]] std::span<const float> logits() const { return logits_; }
+  /// What the last forward() or draft() gave for its segment number `segment`.
+  [[nodiscard]] const RowResults& results(std::size_t segment) const { return results_[segment]; }
   /// Wide residual of row i of the last forward() (after the last layer, before the final mixer).
   [[nodiscard]] const float* wide(std::int64_t row) const { return x_->floats() + row * wide_size_; }
   /// Wide output of row i of the last draft().
@@ -91,6 +106,15 @@ class Runner {
   Status reserve_logits(std::size_t rows, const ShortHead* short_head);
   void pick(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted);
   void finish(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted);
+  /// Adds the wanted rows of the next segment of a step, which begins with row `first`.
+  Status want(LogitsWanted wanted, std::int64_t first, std::size_t rows, std::span<const backend::DrawRequest> draws);
+  void begin_wanted();
+  /// Draws the tokens of the segments that ask for it from the logits on the device.
+  void draw_wanted();
+  /// Brings the rows of the segments that were not drawn to the host.
+  void read_wanted();
+  /// Points results_ to what is there.
+  void name_results();
   void finish_short(const backend::HyperWeights& mixer, const float* x, std::span<const std::int64_t> wanted);
   Status run_draft(std::span<const DraftSegment> segments);
   Status run_draft_fill(std::span<const DraftSegment> segments);
@@ -101,6 +125,15 @@ class Runner {
   std::int64_t logits_device_floats_ = 0;
   std::vector<std::int32_t> tokens_;
   std::vector<std::int64_t> row_ids_, wanted_, window_;
+  struct WantedRows {
+    std::size_t rows = 0;
+    std::span<const backend::DrawRequest> draws;
+    bool drawn = false;
+  };
+  std::vector<WantedRows> wanted_segments_;
+  std::vector<backend::DrawRequest> draw_requests_;
+  std::vector<backend::Drawn> drawn_;
+  std::vector<RowResults> results_;
   std::vector<std::uint64_t> window_rows_;
   std::vector<backend::DeltaSlot> delta_slots_;
   std::vector<backend::AttentionSlot> attention_slots_;

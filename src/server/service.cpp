@@ -47,6 +47,8 @@ OrderedJson engine_json(const engine::Statistics& s) {
   out["cached_tokens"] = s.cached_tokens;
   out["tokens"] = s.tokens;
   out["recomputed_tokens"] = s.recomputed_tokens;
+  out["device_rows"] = s.device_rows;
+  out["host_rows"] = s.host_rows;
   out["ple_hits"] = s.ple_hits;
   out["ple_misses"] = s.ple_misses;
   out["drafted"] = s.drafted;

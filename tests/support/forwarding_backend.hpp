@@ -76,6 +76,11 @@ class ForwardingBackend : public backend::Backend {
   void project(const backend::Matrix& matrix, const float* u, std::int64_t rows, float* out) override {
     inner_->project(matrix, u, rows, out);
   }
+  [[nodiscard]] std::int64_t draw_vocabulary() const override { return inner_->draw_vocabulary(); }
+  void draw(const float* logits, std::int64_t width, std::span<const backend::DrawRequest> requests,
+            std::span<backend::Drawn> out) override {
+    inner_->draw(logits, width, requests, out);
+  }
   void draft_input(const backend::DraftWeights& weights, const backend::Matrix& embedding,
                    std::span<const std::int32_t> tokens, const float* h, float* x) override {
     inner_->draft_input(weights, embedding, tokens, h, x);

@@ -14,6 +14,7 @@ struct CudaOptions {
   bool graphs = true;  ///< repeated steps as CUDA graphs; LOCKSTEP_CUDA_GRAPH=0 switches them off
   NgramOptions ngram;  ///< Auto: choose_place() by what is free, with other_bytes of other weights
   std::uint64_t table_chunk = std::uint64_t{256} << 20;  ///< bytes of the n-gram table in one piece of memory
+  bool draw = true;  ///< tokens are drawn on the device; LOCKSTEP_CUDA_SAMPLE=0 leaves them to the host
 };
 
 /// Whether this program was built with CUDA.

@@ -51,14 +51,17 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaOptions& options)
   if (const char* off = std::getenv("LOCKSTEP_CUDA_GRAPH"); off != nullptr && std::string_view(off) == "0") {
     used.graphs = false;
   }
+  if (const char* off = std::getenv("LOCKSTEP_CUDA_SAMPLE"); off != nullptr && std::string_view(off) == "0") {
+    used.draw = false;
+  }
   auto backend = std::make_unique<DeviceBackend>(used, info);
   LOCKSTEP_TRY(backend->status());
   return backend;
 }
 
 std::string DeviceBackend::describe() const {
-  return fmt::format("cuda:{} {}, {} batches replayed as graphs, {} launched, {} waits", options_.device, info_.name,
-                     queue_.replayed(), queue_.launched(), queue_.waits());
+  return fmt::format("cuda:{} {}, {} batches replayed as graphs, {} launched, {} waits, {} rows drawn from",
+                     options_.device, info_.name, queue_.replayed(), queue_.launched(), queue_.waits(), rows_drawn_);
 }
 
 Status DeviceBackend::status() {

@@ -88,6 +88,9 @@ class DeviceBackend final : public Backend {
                    const float* h, float* x) override;
   void commit_delta(const DeltaSlot& slot, std::int64_t keep) override;
   void commit_conv(const ConvSlot& slot, std::int64_t history, std::int64_t channels, std::int64_t keep) override;
+  [[nodiscard]] std::int64_t draw_vocabulary() const override;
+  void draw(const float* logits, std::int64_t width, std::span<const DrawRequest> requests,
+            std::span<Drawn> out) override;
   /// For read_cuda_row(): the row that a lookup finds under `id`.
   Status read_back(const Matrix& matrix, std::int32_t id, std::span<float> out);
 
@@ -187,6 +190,8 @@ class DeviceBackend final : public Backend {
   std::array<Scratch, 16> scratch_;
   std::array<Scratch, 6> digits_, steps_;  ///< group sizes of two banks
   Scratch tokens_, row_ids_, tables_, staging_, readers_;
+  Scratch draw_requests_, draw_heads_, draw_exps_, drawn_;
+  std::uint64_t rows_drawn_ = 0;
   std::vector<std::int64_t> last_tables_;  ///< what tables_ holds
   const std::int64_t* last_tables_at_ = nullptr;
   std::vector<float> ngram_rows_;

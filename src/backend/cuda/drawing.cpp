@@ -1,0 +1,48 @@
+// Tokens drawn where the logits are: a few bytes a row come to the host instead of the row.
+#include <algorithm>
+
+#include "backend/cuda/device_backend.hpp"
+#include "kernels/cuda/draw.hpp"
+
+namespace lockstep::backend {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+constexpr auto kRowsAtOnce = static_cast<std::size_t>(cuda::kDrawRows);
+
+template <class T>
+std::size_t bytes_of(std::int64_t per_row) {
+  return kRowsAtOnce * static_cast<std::size_t>(per_row) * sizeof(T);
+}
+
+}  // namespace
+
+std::int64_t DeviceBackend::draw_vocabulary() const {
+  return options_.draw ? cuda::kMostDrawnVocabulary : 0;
+}
+
+void DeviceBackend::draw(const float* logits, std::int64_t width, std::span<const DrawRequest> requests,
+                         std::span<Drawn> out) {
+  cuda::DrawRows rows{logits, width};
+  for (const DrawRequest& request : requests) {
+    rows.vocabulary = std::max<std::int64_t>(rows.vocabulary, request.vocab);
+    if (request.top_k > 0 && rows.exps == nullptr) {
+      rows.exps = static_cast<float*>(draw_exps_.bytes(*this, bytes_of<float>(cuda::draw_padded(width))));
+    }
+  }
+  auto* on_device = static_cast<DrawRequest*>(draw_requests_.bytes(*this, bytes_of<DrawRequest>(1)));
+  rows.requests = on_device;
+  rows.heads = static_cast<std::uint64_t*>(draw_heads_.bytes(*this, bytes_of<std::uint64_t>(cuda::draw_chunks(width))));
+  rows.drawn = static_cast<Drawn*>(drawn_.bytes(*this, bytes_of<Drawn>(1)));
+  for (std::size_t first = 0; first < requests.size(); first += kRowsAtOnce) {
+    const auto some = requests.subspan(first, std::min(kRowsAtOnce, requests.size() - first));
+    rows.count = static_cast<std::int64_t>(some.size());
+    queue_.upload_soon(on_device, some.data(), some.size_bytes());
+    cuda::draw_rows(queue_, rows);
+    queue_.download(out.data() + first, rows.drawn, some.size() * sizeof(Drawn));
+  }
+  rows_drawn_ += requests.size();
+}
+
+}  // namespace lockstep::backend

@@ -1,0 +1,234 @@
+// A row of logits becomes a token in three launches. The first finds the head of every chunk; the second turns values
+// into exponentials; in the third one warp of each row's block adds them up as fold32 does, a chain of additions that
+// nothing shortens, while the other one takes the candidates out of the chunks; both then share the end of the draw.
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/draw.hpp"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+using Key = unsigned long long;
+
+/// Greater than every key: the chunk has a logit that is not finite.
+constexpr Key kNotFinite = ~Key{0};
+constexpr int kRing = 6;  ///< stages on their way from memory
+constexpr int kStageSteps = kDrawStage / 32;
+constexpr int kChainThreads = 64;
+constexpr int kExpThreads = 256;
+constexpr int kPerThread = kDrawChunk / 32;
+
+/// Orders as the canon orders candidates: value descending is key descending, then id ascending. Above 0, never equal.
+__device__ __forceinline__ Key key_of(float value, int id) {
+  return (Key{ordered_bits(value)} << 32) | (0xffffffffU - static_cast<unsigned>(id));
+}
+__device__ __forceinline__ int id_of(Key key) {
+  return static_cast<int>(0xffffffffU - static_cast<unsigned>(key));
+}
+/// The value that the key was made from, or +0 for -0.
+__device__ __forceinline__ float value_of(Key key) {
+  const auto ordered = static_cast<unsigned>(key >> 32);
+  return bits_float((ordered & 0x80000000U) != 0 ? ordered & 0x7fffffffU : ~ordered);
+}
+
+__device__ __forceinline__ Key larger(Key a, Key b) {
+  return a > b ? a : b;
+}
+__device__ __forceinline__ Key warp_largest(Key key) {
+  const auto high = static_cast<unsigned>(key >> 32);
+  const unsigned top = __reduce_max_sync(kAllLanes, high);
+  const unsigned low = __reduce_max_sync(kAllLanes, high == top ? static_cast<unsigned>(key) : 0U);
+  return (Key{top} << 32) | low;
+}
+
+/// The largest key below `bound` of a chunk, and whether all its logits are finite. By one warp.
+__device__ __forceinline__ Key chunk_head(const float* logits, const DrawRequest& request, int chunk, Key bound,
+                                          int lane, bool& finite) {
+  float values[kPerThread];
+  const int first = chunk * kDrawChunk + lane;
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) values[i] = first + 32 * i < request.vocab ? logits[first + 32 * i] : 0.0F;
+  Key best = 0;
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    finite = finite && is_finite(values[i]);
+    const Key key = key_of(values[i] * request.scale, first + 32 * i);
+    if (first + 32 * i < request.vocab && key < bound) best = larger(best, key);
+  }
+  return warp_largest(best);
+}
+
+__global__ void __launch_bounds__(32 * kWarps) find_heads(DrawRows p) {
+  trigger_next_grid();
+  wait_previous_grid();
+  const DrawRequest request = p.requests[blockIdx.y];
+  const int chunk = warp_item();
+  if (chunk >= draw_chunks(request.vocab)) return;
+  const int lane = lane_id();
+  bool finite = true;
+  const Key head = chunk_head(p.logits + request.row * p.width, request, chunk, kNotFinite, lane, finite);
+  const bool all_finite = __all_sync(kAllLanes, finite) != 0;
+  if (lane == 0) p.heads[blockIdx.y * draw_chunks(p.vocabulary) + chunk] = all_finite ? head : kNotFinite;
+}
+
+__global__ void __launch_bounds__(kExpThreads) exponentials(DrawRows p) {
+  __shared__ Key of_warps[kExpThreads / 32];
+  wait_previous_grid();
+  const DrawRequest request = p.requests[blockIdx.y];
+  const int begin = static_cast<int>(blockIdx.x) * kPerThread * kExpThreads;
+  const int end = static_cast<int>(draw_padded(request.vocab));
+  if (request.top_k == 0 || begin >= end) return;
+  const std::uint64_t* heads = p.heads + blockIdx.y * draw_chunks(p.vocabulary);
+  const auto thread = static_cast<int>(threadIdx.x);
+  Key best = 0;
+  for (int i = thread; i < draw_chunks(request.vocab); i += kExpThreads) best = larger(best, heads[i]);
+  best = warp_largest(best);
+  if (lane_id() == 0) of_warps[thread / 32] = best;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kExpThreads / 32; ++i) best = larger(best, of_warps[i]);
+  const float largest = value_of(best);  // of a row that is not finite, nobody reads what is written here
+  const float* logits = p.logits + request.row * p.width;
+  float* exps = p.exps + blockIdx.y * draw_padded(p.vocabulary);
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    const int id = begin + i * kExpThreads + thread;
+    if (id < end) exps[id] = id < request.vocab ? canon_exp(logits[id] * request.scale - largest) : 0.0F;
+  }
+  trigger_next_grid();  // not earlier: the next blocks would crowd where these leave room, and they are long
+}
+
+/// sum + e, rounded once, for 0 <= e. The bits of e at the places of a binary64 are e * 2^-896, denormal where e is, so
+/// that the product is exact. A conversion would be another instruction, of which a multiprocessor does few at a time.
+__device__ __forceinline__ double add_to(double sum, float e) {
+  const auto bits = static_cast<int>(float_bits(e));
+  return fma(__hiloint2double(bits >> 3, bits << 29), 0x1p896, sum);
+}
+
+/// The fold32 of a row of exponentials in binary64, by one warp; every lane gets the result. The values of a stage are
+/// in registers while those of the one before are added: nothing but the additions waits for the additions.
+__device__ double fold_row(const float* exps, int padded, float (*ring)[kDrawStage], int lane) {
+  const int stages = padded / kDrawStage;
+  const auto fetch = [&](int stage) {
+    if (stage < stages) {
+#pragma unroll
+      for (int i = 0; i < kDrawStage; i += 128) {
+        copy_soon(&ring[stage % kRing][i + 4 * lane], exps + stage * kDrawStage + i + 4 * lane);
+      }
+    }
+    copies_made();
+  };
+  for (int stage = 0; stage < kRing - 1; ++stage) fetch(stage);
+  double sum = 0;
+  float values[kStageSteps] = {};
+  for (int stage = 0; stage <= stages; ++stage) {
+    float next[kStageSteps];
+    wait_copies<kRing - 2>();
+    __syncwarp();  // what others have copied is there, and what they have read may be replaced
+    fetch(stage + kRing - 1);
+#pragma unroll
+    for (int i = 0; i < kStageSteps; ++i) next[i] = ring[stage % kRing][32 * i + lane];
+#pragma unroll
+    for (int i = 0; i < kStageSteps; ++i) sum = add_to(sum, values[i]);
+#pragma unroll
+    for (int i = 0; i < kStageSteps; ++i) values[i] = next[i];
+  }
+#pragma unroll
+  for (int width = 16; width > 0; width /= 2) sum += __shfl_xor_sync(kAllLanes, sum, width);
+  return sum;
+}
+
+/// The first `most` candidates of a row, by one warp: again and again the largest head, whose chunk then shows its next
+/// one. Returns the largest key of all.
+__device__ Key take_candidates(const DrawRows& p, const DrawRequest& request, Key* heads, DrawTable& table, int most,
+                               int lane) {
+  const float* logits = p.logits + request.row * p.width;
+  const std::uint64_t* found = p.heads + blockIdx.x * draw_chunks(p.vocabulary);
+  const auto chunks = static_cast<int>(draw_chunks(request.vocab));
+  Key mine = 0;
+  for (int i = lane; i < chunks; i += 32) {
+    heads[i] = found[i];
+    mine = larger(mine, heads[i]);
+  }
+  const Key largest = warp_largest(mine);
+  if (largest == kNotFinite) return largest;
+  int count = 0;
+  for (Key top = largest; count < most && top != 0; top = warp_largest(mine)) {
+    if (lane == 0) table.ids[count] = id_of(top);
+    if (++count == most) break;
+    const int chunk = id_of(top) / kDrawChunk;
+    bool finite = true;
+    const Key next = chunk_head(logits, request, chunk, top, lane, finite);
+    if (lane == chunk % 32) {
+      heads[chunk] = next;
+      mine = 0;
+#pragma unroll 8
+      for (int i = lane; i < chunks; i += 32) mine = larger(mine, heads[i]);
+    }
+    __syncwarp();
+  }
+  if (lane == 0) table.count = count;
+  return largest;
+}
+
+__global__ void __launch_bounds__(kChainThreads) choose_tokens(DrawRows p) {
+  __shared__ alignas(16) float ring[kRing][kDrawStage];
+  __shared__ DrawTable table;
+  __shared__ Key largest;
+  extern __shared__ Key heads[];
+  trigger_next_grid();
+  wait_previous_grid();
+  const DrawRequest request = p.requests[blockIdx.x];
+  const int lane = lane_id();
+  const bool argmax = request.top_k == 0;
+  const float* exps = argmax ? nullptr : p.exps + blockIdx.x * draw_padded(p.vocabulary);
+  double z = 0;
+  if (threadIdx.x < 32) {
+    if (!argmax) z = fold_row(exps, static_cast<int>(draw_padded(request.vocab)), ring, lane);
+  } else {
+    const Key key = take_candidates(p, request, heads, table, argmax ? 1 : request.top_k, lane);
+    if (lane == 0) largest = key;
+  }
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  Drawn& out = p.drawn[blockIdx.x];
+  if (largest == kNotFinite || !is_finite(value_of(largest))) {
+    if (lane == 0) out = Drawn{};
+    return;
+  }
+  if (argmax) {
+    if (lane == 0) out = Drawn{1.0, table.ids[0], 0};
+    return;
+  }
+  for (int i = lane; i < table.count; i += 32) table.exps[i] = exps[table.ids[i]];
+  __syncwarp();
+  table.divide(z, lane);
+  __syncwarp();
+  if (lane == 0) table.cut(request.top_p, request.min_p);
+  __syncwarp();
+  table.list(request.min_p, lane);
+  __syncwarp();
+  if (lane == 0) table.add();
+  __syncwarp();
+  table.normalise(lane);
+  __syncwarp();
+  if (lane == 0) table.accumulate();
+  __syncwarp();
+  const int place = __reduce_min_sync(kAllLanes, table.find(request.uniform, lane));
+  if (lane == 0) out = Drawn{table.listed_p[place], table.listed_ids[place], 0};
+}
+
+}  // namespace
+
+void draw_rows(Queue& queue, const DrawRows& rows) {
+  const auto count = static_cast<unsigned>(rows.count);
+  const std::int64_t chunks = draw_chunks(rows.vocabulary);
+  launch(queue, find_heads, {blocks_for(chunks, kWarps), count, 1}, {32 * kWarps, 1, 1}, 0, rows);
+  if (rows.exps != nullptr) {
+    launch(queue, exponentials, {blocks_for(draw_padded(rows.vocabulary), kPerThread * kExpThreads), count, 1},
+           {kExpThreads, 1, 1}, 0, rows);
+  }
+  launch(queue, choose_tokens, {count, 1, 1}, {kChainThreads, 1, 1}, static_cast<std::size_t>(chunks) * sizeof(Key),
+         rows);
+}
+
+}  // namespace lockstep::kernels::cuda

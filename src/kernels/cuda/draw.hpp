@@ -1,0 +1,48 @@
+// Drawing tokens from rows of logits on CUDA (docs/sampling.md "On a device").
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/queue.hpp"
+#include "kernels/draw.hpp"
+
+namespace lockstep::kernels::cuda {
+
+/// Largest vocabulary: the heads of its chunks fit a block's shared memory.
+inline constexpr std::int64_t kMostDrawnVocabulary = std::int64_t{1} << 19;
+/// Values of a row that one warp looks at; the first of them in the canon's order is the chunk's head.
+inline constexpr int kDrawChunk = 256;
+/// Values that the sum over a row takes at a time: rows of exponentials are filled up to a multiple with zeros.
+inline constexpr int kDrawStage = 1024;
+
+[[nodiscard]] constexpr std::int64_t draw_chunks(std::int64_t vocabulary) {
+  return (vocabulary + kDrawChunk - 1) / kDrawChunk;
+}
+[[nodiscard]] constexpr std::int64_t draw_padded(std::int64_t vocabulary) {
+  return (vocabulary + kDrawStage - 1) / kDrawStage * kDrawStage;
+}
+
+/// Rows of one launch; scratch is made for so many.
+inline constexpr std::int64_t kDrawRows = 32;
+
+/// Bytes of the scratch and of what goes to the device and back.
+[[nodiscard]] constexpr std::uint64_t draw_scratch_bytes(std::int64_t vocabulary) {
+  const std::uint64_t heads = static_cast<std::uint64_t>(draw_chunks(vocabulary)) * sizeof(std::uint64_t);
+  const std::uint64_t exps = static_cast<std::uint64_t>(draw_padded(vocabulary)) * sizeof(float);
+  return kDrawRows * (heads + exps + sizeof(DrawRequest) + sizeof(Drawn));
+}
+
+struct DrawRows {
+  const float* logits = nullptr;  ///< rows of `width` values
+  std::int64_t width = 0;
+  const DrawRequest* requests = nullptr;  ///< [count], on the device
+  std::int64_t count = 0;                 ///< at most kDrawRows
+  std::int64_t vocabulary = 0;            ///< at least that of every request
+  std::uint64_t* heads = nullptr;         ///< scratch [count, draw_chunks(vocabulary)]
+  float* exps = nullptr;   ///< scratch [count, draw_padded(vocabulary)]; null: every request is an argmax
+  Drawn* drawn = nullptr;  ///< [count], on the device
+};
+
+void draw_rows(Queue& queue, const DrawRows& rows);
+
+}  // namespace lockstep::kernels::cuda
