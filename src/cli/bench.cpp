@@ -200,11 +200,19 @@ class Bench {
     const auto rows = static_cast<std::size_t>(width);
     tokens_.resize(rows * sequences.size());
     for (std::int32_t& token : tokens_) token = random_token();
+    // A device that can draws the largest logit of each row itself, as it does for greedy requests.
+    const std::int64_t vocabulary_size = loaded_.model->config().vocab_size;
+    draws_.clear();
+    if (loaded_.model->backend().draw_vocabulary() >= vocabulary_size) {
+      draws_.resize(rows, {.vocab = static_cast<std::int32_t>(vocabulary_size)});
+    }
     segments_.clear();
     for (std::size_t i = 0; i < sequences.size(); ++i) {
-      segments_.push_back({&sequences[i], std::span(tokens_).subspan(i * rows, rows), model::LogitsWanted::All, false});
+      segments_.push_back(
+          {&sequences[i], std::span(tokens_).subspan(i * rows, rows), model::LogitsWanted::All, false, draws_});
     }
     LOCKSTEP_TRY(runner_.forward(segments_));
+    if (!draws_.empty()) return check_drawn(sequences);
     // What greedy sampling does; the token is drawn at random to vary n-gram rows and experts.
     const auto vocabulary = static_cast<std::size_t>(loaded_.model->config().vocab_size);
     const std::span<const float> logits = runner_.logits();
@@ -215,6 +223,23 @@ class Bench {
     return check_logits(sequences.front());
   }
 
+  /// check_logits() for rows that the device drew from: it looks at every logit and draws nothing otherwise.
+  [[nodiscard]] Status check_drawn(std::span<const model::Sequence> sequences) const {
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      for (const backend::Drawn& drawn : runner_.results(i).drawn) {
+        if (drawn.id < 0) return not_finite(sequences[i]);
+      }
+    }
+    return {};
+  }
+
+  [[nodiscard]] static tl::unexpected<Error> not_finite(const model::Sequence& sequence) {
+    return fail(ErrorKind::Internal,
+                "the step that ended at token {} gave logits that are not finite, so its speed says nothing; check the "
+                "model's files",
+                sequence.length());
+  }
+
   /// The speed of a model that computes nothing is no measurement.
   [[nodiscard]] Status check_logits(const model::Sequence& sequence) const {
     constexpr std::uint32_t kExponent = 0x7f800000U;
@@ -223,10 +248,7 @@ class Bench {
       bad |= static_cast<unsigned>((numerics::float_bits(logit) & kExponent) == kExponent);
     }
     if (bad == 0) return {};
-    return fail(ErrorKind::Internal,
-                "the step that ended at token {} gave logits that are not finite, so its speed says nothing; check the "
-                "model's files",
-                sequence.length());
+    return not_finite(sequence);
   }
 
   const Options& options_;
@@ -240,6 +262,7 @@ class Bench {
   std::mt19937_64 random_{1};
   std::vector<std::int32_t> tokens_;
   std::vector<model::Segment> segments_;
+  std::vector<backend::DrawRequest> draws_;
   std::ptrdiff_t greedy_ = 0;
 };
 
