@@ -78,7 +78,8 @@ void quantise_row(std::span<const float> values, Precision precision, const Affi
   for (std::size_t g = 0; g < values.size() / size; ++g) {
     for (std::size_t i = 0; i < size; ++i) rounded[i] = round_to_bf16(values[g * size + i]);
     const Group group = fit(std::span(rounded).first(size), top_code);
-    quantise_group(std::span(rounded).first(size), top_code, group, codes.data());
+    // A scale of zero, of weights that are too large, is for the caller to refuse.
+    if (group.scale != 0) quantise_group(std::span(rounded).first(size), top_code, group, codes.data());
     out.scales[g] = numerics::float_to_bf16(group.scale);
     out.biases[g] = numerics::float_to_bf16(group.bias);
     pack_codes(std::span(codes).first(size), precision.bits,

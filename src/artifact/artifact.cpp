@@ -6,6 +6,7 @@
 #include "artifact/config_fields.hpp"
 #include "artifact/identity.hpp"
 #include "artifact/view_builder.hpp"
+#include "base/printable.hpp"
 #include "base/sha256.hpp"
 
 namespace lockstep::artifact {
@@ -111,6 +112,18 @@ Result<RuntimeConfig> read_runtime(const std::filesystem::path& directory, Layou
   return runtime;
 }
 
+/// Entries of `quantization` for modules that have no tensor here, as a misspelt name gives.
+void note_absent(const QuantizationConfig& quantization, const TensorSet& tensors, const std::string& file,
+                 bool draft_wanted, std::vector<std::string>& warnings) {
+  std::vector<std::string> absent = quantization.modules();
+  std::erase_if(absent, [&](const std::string& module) {
+    return tensors.contains(module) || tensors.any_with_prefix(module + ".") || ignorable(module + ".", draft_wanted);
+  });
+  if (absent.empty()) return;
+  warnings.push_back(fmt::format("{}: quantization has entries for {} modules that are not there (first: {})", file,
+                                 absent.size(), printable(absent.front(), 100)));
+}
+
 void note_oddities(const ModelConfig& config, const std::vector<std::string>& unlisted,
                    std::vector<std::string>& warnings) {
   for (const std::string& field : config.ignored_fields) {
@@ -157,6 +170,7 @@ Result<Artifact> Artifact::open_shapes(const std::filesystem::path& directory) {
   LOCKSTEP_TRY(state->tensors->intact());  // vectors have been read
   LOCKSTEP_TRY(built);
   LOCKSTEP_TRY(refuse_unused(*state->tensors, directory, draft_wanted, state->ignored));
+  note_absent(quantization, *state->tensors, file, draft_wanted, state->warnings);
   note_oddities(state->built.view.config, reader.unlisted(), state->warnings);
   state->warnings.insert(state->warnings.end(), state->built.warnings.begin(), state->built.warnings.end());
   state->inventory = state->tensors->inventory();

@@ -6,10 +6,14 @@
 
 namespace lockstep::artifact {
 
-/// Checks that every scale and bias of an affine matrix is finite: one sequential pass over those two planes, a
-/// fraction of the matrix. One that is not would make every product with its row NaN. Dense matrices are not looked at:
-/// their numbers are all there is to read, and a wrong one shows as logits that are not finite. Errors: Invalid, naming
-/// tensor and position.
-Status check_finite(const MatrixView& matrix);
+/// 2^(128 - bits): a finite scale below it gives finite weights with every code of so many bits.
+[[nodiscard]] float scale_limit(int bits);
+
+/// Check that every scale of an affine matrix is finite and below its scale_limit(), and that every bias is finite: one
+/// sequential pass over that plane, a fraction of the matrix. One that is not would make every product with its row
+/// NaN. Dense matrices are not looked at: their numbers are all there is to read, and a wrong one shows as logits that
+/// are not finite. Errors: Invalid, naming tensor and position.
+Status check_scales(const MatrixView& matrix);
+Status check_biases(const MatrixView& matrix);
 
 }  // namespace lockstep::artifact

@@ -1,9 +1,11 @@
 #include "artifact/pack_file.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "artifact/affine_quantiser.hpp"
+#include "artifact/finite.hpp"
 #include "artifact/pack_directory.hpp"
 #include "numerics/bits.hpp"
 
@@ -39,7 +41,7 @@ class RowBlock {
           quantise_row(
               values, precision_,
               {codes_.data() + row * code_bytes, scales_.data() + row * groups, biases_.data() + row * groups});
-          if (finite_bf16(scales_, row, groups) && finite_bf16(biases_, row, groups)) continue;
+          if (usable_scales(row, groups) && finite_biases(row, groups)) continue;
         }
         std::size_t first_bad = bad.load();
         while (row < first_bad && !bad.compare_exchange_weak(first_bad, row)) {
@@ -56,10 +58,19 @@ class RowBlock {
   [[nodiscard]] std::span<const std::byte> biases() const { return std::as_bytes(std::span(biases_)); }
 
  private:
-  static bool finite_bf16(const std::vector<std::uint16_t>& plane, std::size_t row, std::size_t groups) {
+  /// Weights that are too large make a scale of infinity or zero, or one that gives infinite weights.
+  [[nodiscard]] bool usable_scales(std::size_t row, std::size_t groups) const {
+    const float limit = scale_limit(precision_.bits);
+    return all_of(scales_, row, groups, [&](float scale) { return std::fabs(scale) > 0 && std::fabs(scale) < limit; });
+  }
+  [[nodiscard]] bool finite_biases(std::size_t row, std::size_t groups) const {
+    return all_of(biases_, row, groups, [](float bias) { return numerics::is_finite(bias); });
+  }
+  template <class Test>
+  static bool all_of(const std::vector<std::uint16_t>& plane, std::size_t row, std::size_t groups, const Test& test) {
     return std::all_of(plane.begin() + static_cast<std::ptrdiff_t>(row * groups),
                        plane.begin() + static_cast<std::ptrdiff_t>((row + 1) * groups),
-                       [](std::uint16_t bits) { return numerics::is_finite(numerics::bf16_to_float(bits)); });
+                       [&](std::uint16_t bits) { return test(numerics::bf16_to_float(bits)); });
   }
 
   const MatrixView& source_;
@@ -132,8 +143,9 @@ class FileWriter {
                                           source.count > 1 ? fmt::format("matrix {}, ", index) : "", row);
     if (!all_finite(values)) return fail(ErrorKind::Invalid, "{} has a weight that is not finite", where);
     const auto [low, high] = std::minmax_element(values.begin(), values.end());
-    return fail(ErrorKind::Invalid, "{} has weights from {:g} to {:g}, too far apart for the scale of a group", where,
-                *low, *high);
+    return fail(ErrorKind::Invalid,
+                "{} has weights from {:g} to {:g}, too large or too far apart for the scale of a group", where, *low,
+                *high);
   }
 
   SafetensorsWriter writer_;

@@ -71,6 +71,12 @@ Result<QuantizationConfig> QuantizationConfig::parse(const Json& config, std::ve
   return result;
 }
 
+std::vector<std::string> QuantizationConfig::modules() const {
+  std::vector<std::string> names;
+  for (const auto& [name, ignored] : entries_) names.push_back(name);
+  return names;
+}
+
 Status QuantizationConfig::check(std::string_view module, std::optional<Precision> real,
                                  std::vector<std::string>& unlisted) const {
   const auto entry = entries_.find(module);

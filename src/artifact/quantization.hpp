@@ -31,6 +31,9 @@ class QuantizationConfig {
   /// False when config.json has no such section: then every module is expected to be dense.
   [[nodiscard]] bool present() const { return present_; }
 
+  /// All modules that have an entry, in ascending order.
+  [[nodiscard]] std::vector<std::string> modules() const;
+
   /// Compares a module's real precision (nothing when dense) with the section. An explicit entry must agree: Invalid.
   /// A quantised module without an entry that differs from the default is noted in `unlisted` and accepted.
   Status check(std::string_view module, std::optional<Precision> real, std::vector<std::string>& unlisted) const;

@@ -46,6 +46,8 @@ Result<Artifact> make_synthetic(const ModelConfig& config, const PrecisionRule& 
 Result<Artifact> make_synthetic(const SynthModel& model, std::size_t threads = 0);
 /// The same model, whose matrices are made when they are asked for (Artifact::on_demand). Errors: those of
 /// parse_config(), Limit (n-gram table).
-Result<Artifact> make_synthetic_on_demand(const SynthModel& model, std::size_t threads = 0);
+/// `cancel`, which must outlive the artifact, ends the making of a matrix: it then stays a shape.
+Result<Artifact> make_synthetic_on_demand(const SynthModel& model, std::size_t threads = 0,
+                                          const std::atomic<bool>* cancel = nullptr);
 
 }  // namespace lockstep::artifact

@@ -117,6 +117,7 @@ Result<OrderedJson> synth_geometry(const std::string& name) {
   if (name == "toy") return toy();
   if (name == "mid") return published(12, 64, 200'000);
   if (name == "flash-next") return published(48, 512, 20'000'000);
+  LOCKSTEP_TRY(file_present(name));  // no link that leads nowhere
   std::error_code error;
   if (!std::filesystem::is_regular_file(name, error)) {
     return fail(ErrorKind::Usage, "'{}' is neither toy, mid or flash-next nor a config.json file", name);

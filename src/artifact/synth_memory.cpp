@@ -1,4 +1,6 @@
 // Synthetic models in memory.
+#include <algorithm>
+#include <atomic>
 #include <deque>
 #include <memory>
 
@@ -24,8 +26,8 @@ MatrixPart part_of(const MatrixView& view) {
 /// Makes matrices: shapes with the precision of a rule, and the weights of such a shape.
 class Maker {
  public:
-  Maker(PrecisionRule rule, std::uint64_t seed, std::size_t threads)
-      : rule_(std::move(rule)), seed_(seed), pool_(threads) {}
+  Maker(PrecisionRule rule, std::uint64_t seed, std::size_t threads, const std::atomic<bool>* cancel = nullptr)
+      : rule_(std::move(rule)), seed_(seed), cancel_(cancel), pool_(threads) {}
 
   Result<MatrixView> shape(const std::string& module, std::int64_t count, std::int64_t rows, std::int64_t cols) {
     MatrixView view = LOCKSTEP_TRY(matrix_shape(module, count, rows, cols));
@@ -40,6 +42,7 @@ class Maker {
     return view;
   }
 
+  /// The shape itself, without weights, once the work is called off.
   MatrixView fill(const MatrixView& shape, std::vector<std::byte>& memory) {
     const SynthMatrix matrix = matrix_of(shape);
     std::vector<std::size_t> starts;
@@ -48,12 +51,15 @@ class Maker {
       starts.push_back(bytes);
       bytes += (static_cast<std::size_t>(plane.bytes) + kAlign - 1) / kAlign * kAlign;
     }
-    memory.resize(bytes + kAlign);  // kernels may load a whole vector at the end of the last row
-    for (std::size_t i = 0; i < starts.size(); ++i) {
+    take(bytes + kAlign, memory);  // kernels may load a whole vector at the end of the last row
+    for (std::size_t i = 0; i < starts.size() && !called_off(); ++i) {
       const auto size = static_cast<std::size_t>(matrix.planes()[i].bytes);
-      matrix.fill(i, 0, std::span(memory).subspan(starts[i], size), pool_);
+      for (std::size_t at = 0; at < size && !called_off(); at += kPiece) {
+        matrix.fill(i, at, std::span(memory).subspan(starts[i] + at, std::min(kPiece, size - at)), pool_);
+      }
     }
     MatrixView view = shape;
+    if (called_off()) return view;
     if (!view.quantised) {
       view.data = memory.data();
       return view;
@@ -68,6 +74,15 @@ class Maker {
 
  private:
   static constexpr std::size_t kAlign = 64;
+  static constexpr std::size_t kPiece = std::size_t{64}
+                                        << 20;  ///< between looks at the flag: an n-gram table has 30 GB
+
+  [[nodiscard]] bool called_off() const { return cancel_ != nullptr && cancel_->load(); }
+  /// The system gives memory page by page, which takes seconds for the largest matrix.
+  void take(std::size_t bytes, std::vector<std::byte>& memory) const {
+    memory.reserve(bytes);
+    while (memory.size() < bytes && !called_off()) memory.resize(std::min(bytes, memory.size() + kPiece));
+  }
 
   [[nodiscard]] SynthMatrix matrix_of(const MatrixView& view) const {
     std::optional<Precision> precision;
@@ -77,6 +92,7 @@ class Maker {
 
   PrecisionRule rule_;
   std::uint64_t seed_, bytes_ = 0;
+  const std::atomic<bool>* cancel_;
   ThreadPool pool_;
 };
 
@@ -130,9 +146,10 @@ Result<Artifact> make_synthetic(const SynthModel& model, std::size_t threads) {
   return make_synthetic(config, recipe_rule(model.recipe), model.seed, threads);
 }
 
-Result<Artifact> make_synthetic_on_demand(const SynthModel& model, std::size_t threads) {
+Result<Artifact> make_synthetic_on_demand(const SynthModel& model, std::size_t threads,
+                                          const std::atomic<bool>* cancel) {
   const ModelConfig config = LOCKSTEP_TRY(config_of(model));
-  const auto maker = std::make_shared<Maker>(recipe_rule(model.recipe), model.seed, threads);
+  const auto maker = std::make_shared<Maker>(recipe_rule(model.recipe), model.seed, threads, cancel);
   ModelView shapes = LOCKSTEP_TRY(shapes_of(config, model.seed, *maker));
   const auto fill = [maker](const MatrixView& shape, std::vector<std::byte>& memory) {
     return maker->fill(shape, memory);

@@ -1,6 +1,7 @@
 #include "artifact/tensor_set.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "artifact/config_fields.hpp"
@@ -34,13 +35,19 @@ Result<std::vector<std::string>> list_model_files(const std::filesystem::path& d
   return names;
 }
 
-/// What exporters write beside the map. The size is that of another program's tensors, so only its kind is checked.
-Status check_index_metadata(const Json& index, const std::string& what) {
+/// metadata.total_size, which exporters write beside the map, if there is one.
+Result<std::optional<std::uint64_t>> total_size(const Json& index, const std::string& what) {
+  std::optional<std::uint64_t> none;
   const auto metadata = index.find("metadata");
-  if (metadata == index.end() || metadata->is_null()) return {};
+  if (metadata == index.end() || metadata->is_null()) return none;
   if (!metadata->is_object()) return fail(ErrorKind::Invalid, "{}: metadata is {}, no object", what, brief(*metadata));
   const auto size = metadata->find("total_size");
-  if (size == metadata->end() || (size->is_number() && size->get<double>() >= 0)) return {};
+  if (size == metadata->end()) return none;
+  if (size->is_number_unsigned()) return std::optional(size->get<std::uint64_t>());
+  const double value = size->is_number_float() ? size->get<double>() : -1;
+  constexpr double kMost = 9.2e18;
+  if (value >= 0 && value < kMost && value == std::floor(value))
+    return std::optional(static_cast<std::uint64_t>(value));
   return fail(ErrorKind::Invalid, "{}: metadata.total_size is {}, not a number of bytes", what, brief(*size));
 }
 
@@ -78,7 +85,8 @@ Status TensorSet::add_file(const std::filesystem::path& path) {
   return {};
 }
 
-Status TensorSet::add_indexed_files(const std::filesystem::path& directory, const std::filesystem::path& index) {
+Status TensorSet::add_indexed_files(const std::filesystem::path& directory, const std::filesystem::path& index,
+                                    std::vector<std::string>& warnings) {
   const std::string text = LOCKSTEP_TRY(read_file(index, std::uint64_t{64} << 20));
   JsonLimits limits;
   limits.max_depth = 8;
@@ -88,7 +96,7 @@ Status TensorSet::add_indexed_files(const std::filesystem::path& directory, cons
   if (map == json.end() || !map->is_object()) {
     return fail(ErrorKind::Invalid, "{}: field 'weight_map' is missing or no object", index.string());
   }
-  LOCKSTEP_TRY(check_index_metadata(json, index.string()));
+  const std::optional<std::uint64_t> total = LOCKSTEP_TRY(total_size(json, index.string()));
   std::set<std::string> names;
   for (const auto& [tensor, file] : map->items()) {
     if (!file.is_string() || !plain_tensor_file_name(file.get_ref<const std::string&>())) {
@@ -112,6 +120,12 @@ Status TensorSet::add_indexed_files(const std::filesystem::path& directory, cons
                   kIndexName);
     }
   }
+  std::uint64_t bytes = 0;
+  for (const auto& [name, entry] : tensors_) bytes += entry.tensor.info->bytes;
+  if (total && *total != bytes) {  // no harm is done: every tensor is where the index says
+    warnings.push_back(
+        fmt::format("{}: metadata.total_size is {}, but the tensors have {} bytes", index.string(), *total, bytes));
+  }
   return {};
 }
 
@@ -119,7 +133,7 @@ Status TensorSet::add_model_files(const std::filesystem::path& directory, std::v
   const std::vector<std::string> present = LOCKSTEP_TRY(list_model_files(directory));
   const std::filesystem::path index = directory / kIndexName;
   if (LOCKSTEP_TRY(file_present(index))) {
-    LOCKSTEP_TRY(add_indexed_files(directory, index));
+    LOCKSTEP_TRY(add_indexed_files(directory, index, warnings));
     for (const std::string& name : present) {
       if (file(name) == nullptr && name != "model-vision.safetensors") {
         warnings.push_back(

@@ -63,7 +63,8 @@ class TensorSet {
   };
   Status add_file(const std::filesystem::path& path);
   Status add_model_files(const std::filesystem::path& directory, std::vector<std::string>& warnings);
-  Status add_indexed_files(const std::filesystem::path& directory, const std::filesystem::path& index);
+  Status add_indexed_files(const std::filesystem::path& directory, const std::filesystem::path& index,
+                           std::vector<std::string>& warnings);
 
   std::filesystem::path directory_;
   std::deque<SafetensorsFile> files_;  // a deque keeps addresses

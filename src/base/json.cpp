@@ -3,6 +3,8 @@
 #include <set>
 #include <vector>
 
+#include "base/json_events.hpp"
+
 namespace lockstep {
 namespace {
 
@@ -26,17 +28,14 @@ std::string parser_message(std::string_view message) {
 /// A first pass over the text that builds nothing and looks for violated limits; it stops at the first. The library
 /// parses without recursion. (Its parser callback could do this in one pass, but then each object that ends rescans its
 /// parent, which takes minutes for a hostile or merely large array of objects.)
-class Checker {
+class Checker : public JsonScalars<Checker> {
  public:
   Checker(const JsonLimits& limits, std::size_t max_members) : limits_(limits), max_members_(max_members) {}
 
-  bool null() { return value(); }
-  bool boolean(bool) { return value(); }
-  bool number_integer(Json::number_integer_t) { return value(); }
-  bool number_unsigned(Json::number_unsigned_t) { return value(); }
-  bool number_float(Json::number_float_t, const std::string&) { return value(); }
-  bool string(std::string&) { return value(); }
-  bool binary(Json::binary_t&) { return value(); }
+  bool value() {
+    if (++values_ <= limits_.max_values) return true;
+    return stop(ErrorKind::Limit, fmt::format("JSON with more than {} values", limits_.max_values));
+  }
 
   bool start_object(std::size_t) {
     objects_.emplace_back();
@@ -76,10 +75,6 @@ class Checker {
     std::set<std::string> keys;  // filled only when they must be unique
   };
 
-  bool value() {
-    if (++values_ <= limits_.max_values) return true;
-    return stop(ErrorKind::Limit, fmt::format("JSON with more than {} values", limits_.max_values));
-  }
   bool enter() {
     if (!value()) return false;
     if (++depth_ <= limits_.max_depth) return true;

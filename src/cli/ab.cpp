@@ -250,7 +250,7 @@ class Bench {
 
 /// Writes and prints what there is to say of a run, and turns its verdict into the exit code.
 Status deliver(const report::Run& run, Receipts& receipts, bool as_json, const Status& status) {
-  const std::string json = report::to_json(run).dump(2) + "\n";
+  const std::string json = report::to_json(run).dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
   const std::string markdown = report::to_markdown(run);
   LOCKSTEP_TRY(receipts.write({json, report::to_csv(run), markdown, report::to_svg(run)}));
   if (!status) return status;
@@ -302,7 +302,7 @@ Status sweep(const Options& options) {
   std::ranges::sort(wanted.contexts);
   wanted.contexts.erase(std::unique(wanted.contexts.begin(), wanted.contexts.end()), wanted.contexts.end());
   const OrderedJson found = LOCKSTEP_TRY(sweep_contexts(bench.setup(), arms, wanted));
-  const std::string json = found.dump(2) + "\n";
+  const std::string json = found.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
   const std::string markdown = sweep_markdown(found);
   LOCKSTEP_TRY(receipts.write({json, markdown}));
   LOCKSTEP_TRY(write_stdout(options.json ? json : markdown));

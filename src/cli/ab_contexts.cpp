@@ -10,6 +10,7 @@
 #include "cli/version.hpp"
 #include "engine/load_plan.hpp"
 #include "report/machine.hpp"
+#include "report/markdown.hpp"
 #include "report/report.hpp"
 
 namespace lockstep::cli {
@@ -206,7 +207,8 @@ class Sweep {
 std::string row_text(const OrderedJson& row) {
   const auto context = row["context"].get<std::int64_t>();
   if (row.contains("error")) {
-    return fmt::format("| {} | ends here: {} | | | | |\n", context, row["error"].get<std::string>());
+    return fmt::format("| {} | ends here: {} | | | | |\n", context,
+                       report::markdown_text(row["error"].get<std::string>()));
   }
   return fmt::format("| {}{} | {:.1f} | {:.1f} | {} | {:.1f} | {} |\n", context,
                      row.contains("added") ? " (added)" : "", row["prefill_tokens_per_second"].get<double>(),
@@ -261,7 +263,8 @@ bool sweep_passed(const OrderedJson& sweep) {
 std::string sweep_markdown(const OrderedJson& sweep) {
   std::string out = fmt::format("# Context sweep: {}\n", sweep_verdict(sweep));
   for (const OrderedJson& arm : sweep["arms"]) {
-    out += fmt::format("\n## {} ({})\n\n", arm["name"].get<std::string>(), arm["device"].get<std::string>());
+    out += fmt::format("\n## {} ({})\n\n", arm["name"].get<std::string>(),
+                       report::markdown_text(arm["device"].get<std::string>()));
     out +=
         "| context | prefill tokens/s | decode tokens/s | state bytes | bytes a token | copied "
         "|\n|---|---|---|---|---|---|\n";

@@ -85,9 +85,9 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::create(const EngineOptions& engi
 }
 
 Status ChatEngine::check_options() const {
-  LOCKSTEP_TRY(check_utf8(options_.system, "--system"));
   // What only a flag can have made wrong is wrong usage, found before the first prompt.
   const auto usage = [](const Error& error) { return tl::unexpected(Error{ErrorKind::Usage, error.message}); };
+  if (const Status valid = check_utf8(options_.system, "--system"); !valid) return usage(valid.error());
   if (const auto asked = request({}); !asked) return usage(asked.error());
   if (const auto stop = text::StopMatcher::create(options_.stop); !stop) return usage(stop.error());
   for (const std::string& stop : options_.stop) {

@@ -157,6 +157,7 @@ Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
     LOCKSTEP_TRY(check_memory(*loaded.artifact, setup, options.force_memory));
   }
   loaded.artifact->make_ready();
+  if (cancel_flag(options)->load()) return fail(ErrorKind::Cancelled, "interrupted");
   std::unique_ptr<backend::Backend> backend = LOCKSTEP_TRY(backend::create_backend(device, setup.cpu));
   for (const std::string& warning : loaded.artifact->warnings()) complain(warning);
   model::ModelOptions model_options;

@@ -70,7 +70,7 @@ Result<LoadedModel> make_in_memory(const EngineOptions& options) {
   loaded.label = asked.label();
   complain(loaded.label);
   loaded.artifact = std::make_unique<artifact::Artifact>(
-      LOCKSTEP_TRY(artifact::make_synthetic_on_demand(model, granted_threads(options.threads))));
+      LOCKSTEP_TRY(artifact::make_synthetic_on_demand(model, granted_threads(options.threads), cancel_flag(options))));
   return loaded;
 }
 

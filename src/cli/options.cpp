@@ -6,6 +6,7 @@
 
 #include <CLI/App.hpp>
 
+#include "base/file.hpp"
 #include "base/thread_pool.hpp"
 #include "cli/arguments.hpp"
 #include "cli/terminal.hpp"
@@ -22,6 +23,12 @@ bool is_model(const fs::path& directory) {
 
 Result<fs::path> named_model(const fs::path& directory, std::string_view origin) {
   if (is_model(directory)) return directory;
+  // First: a link that leads nowhere is no missing name.
+  for (const fs::path& path : {directory, directory / "config.json"}) {
+    if (const auto present = file_present(path); !present) {
+      return fail(present.error().kind, "model (from {}): {}", origin, present.error().message);
+    }
+  }
   std::error_code ignored;
   const char* reason = fs::is_directory(directory, ignored) ? "has no config.json" : "is not a directory";
   return fail(ErrorKind::NotFound, "model '{}' (from {}) {}; name a directory with config.json and the weights",

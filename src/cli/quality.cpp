@@ -9,6 +9,7 @@
 
 #include "base/file.hpp"
 #include "base/json.hpp"
+#include "base/printable.hpp"
 #include "base/progress.hpp"
 #include "base/sha256.hpp"
 #include "cli/arguments.hpp"
@@ -108,9 +109,9 @@ std::string table(const OrderedJson& json) {
   const auto number = [](const OrderedJson& value) { return value.get<double>(); };
   std::string out;
   for (const OrderedJson& model : json["models"]) {
-    out += fmt::format("{} (state {}): perplexity {:.4f}, loss {:.5f} +- {:.5f}\n", model["name"].get<std::string>(),
-                       model["state"].get<std::string>(), number(model["perplexity"]), number(model["loss"]),
-                       number(model["loss_standard_error"]));
+    out += fmt::format("{} (state {}): perplexity {:.4f}, loss {:.5f} +- {:.5f}\n",
+                       printable(model["name"].get<std::string>()), model["state"].get<std::string>(),
+                       number(model["perplexity"]), number(model["loss"]), number(model["loss_standard_error"]));
   }
   out += fmt::format("{} tokens scored, windows of {}, every {}\n", json["scored"].get<std::size_t>(),
                      json["context"].get<std::int64_t>(), json["stride"].get<std::int64_t>());
@@ -165,10 +166,11 @@ Status measure(Options& options, bool two) {
     json["comparison"] = comparison_json(result);
   }
   if (file) {
-    LOCKSTEP_TRY(file->write(json.dump(2) + "\n"));
+    LOCKSTEP_TRY(file->write(json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n"));
     LOCKSTEP_TRY(file->commit());
   }
-  return write_stdout(options.json ? json.dump(2) + "\n" : table(json));
+  return write_stdout(options.json ? json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n"
+                                   : table(json));
 }
 
 void add_quality_options(CLI::App& command, Options& options) {

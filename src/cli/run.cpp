@@ -43,7 +43,11 @@ Status run(const Options& options) {
     return fail(ErrorKind::Usage, "the prompt is empty");
   }
   // A raw prompt may be any bytes; a message goes through the template.
-  if (!options.raw) LOCKSTEP_TRY(check_utf8(text, options.prompt_given ? "--prompt" : "standard input"));
+  if (!options.raw) {
+    Status valid = check_utf8(text, options.prompt_given ? "--prompt" : "standard input");
+    if (!valid && options.prompt_given) valid.error().kind = ErrorKind::Usage;
+    LOCKSTEP_TRY(valid);
+  }
   const std::unique_ptr<ChatEngine> engine = LOCKSTEP_TRY(ChatEngine::create(options.engine, options.answer));
   Prompt prompt;
   if (options.raw) {

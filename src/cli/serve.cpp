@@ -4,8 +4,10 @@
 #include <cstdlib>
 #include <memory>
 
+#include "artifact/config.hpp"
 #include "backend/cuda_devices.hpp"
 #include "backend/device.hpp"
+#include "base/file.hpp"
 #include "cli/arguments.hpp"
 #include "cli/command.hpp"
 #include "cli/engine_options.hpp"
@@ -14,6 +16,7 @@
 #include "decode/lanes.hpp"
 #include "engine/device_plan.hpp"
 #include "engine/identity.hpp"
+#include "engine/memory_plan.hpp"
 #include "server/server.hpp"
 
 namespace lockstep::cli {
@@ -113,6 +116,28 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
   return context;
 }
 
+/// Refuses a --memory that is too small for any request. What the lanes come to is known only with the model, so this
+/// asks for the least that they can need.
+Status check_memory_plan(const Options& options, const std::filesystem::path& directory) {
+  if (options.engine.memory_bytes == 0) return {};
+  const std::string file = (directory / "config.json").string();
+  const std::string text = LOCKSTEP_TRY(read_file(file, std::uint64_t{16} << 20));
+  const Json json = LOCKSTEP_TRY(parse_json(text, file));
+  const artifact::ModelConfig config = LOCKSTEP_TRY(artifact::parse_config(json, file));
+  EngineOptions used = options.model;
+  const decode::Lanes lanes = LOCKSTEP_TRY(choose_lanes(options.disabled, options.engine.depth, used));
+  engine::Options least = options.engine;
+  if (config.draft_layers == 0 || !lanes.armed(decode::LaneId::Mtp)) least.depth = 0;
+  const auto state = options.model.state == "f32" ? backend::StateType::F32 : backend::StateType::BF16;
+  Status room;
+  for (const bool capture : {false, true}) {
+    least.capture = capture;
+    room = engine::MemoryPlan(config, state, least, least.memory_bytes).check_room();
+    if (room) return {};
+  }
+  return room;
+}
+
 /// What can be said wrong is said before anything is loaded.
 Status complete(Options& options) {
   if (options.server.http.tls_certificate.empty() != options.server.http.tls_key.empty()) {
@@ -136,6 +161,7 @@ Status complete(Options& options) {
   options.engine.bank.enabled = !options.no_bank;
   options.engine.bank.directory = options.bank_directory;
   const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model.model));
+  LOCKSTEP_TRY(check_memory_plan(options, directory));
   std::string& id = options.server.service.model_id;
   if (id.empty()) id = std::filesystem::weakly_canonical(directory).filename().string();
   if (id.empty()) id = "lockstep";

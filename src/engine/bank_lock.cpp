@@ -8,9 +8,12 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/file.hpp"
+
 namespace lockstep::engine {
 
 Result<std::shared_ptr<BankLock>> BankLock::take(const std::filesystem::path& directory) {
+  LOCKSTEP_TRY(file_present(directory));  // no link that leads nowhere
   std::error_code error;
   const std::filesystem::path parent = (directory / "").parent_path().parent_path();
   if (!parent.empty()) std::filesystem::create_directories(parent, error);

@@ -48,13 +48,10 @@ Result<std::unique_ptr<Engine>> make_engine(const model::Model& model, Options o
   if (options.bank.memory_bytes == 0) options.bank.memory_bytes = options.memory_bytes / 4;
   options.bank.memory_bytes = std::min(options.bank.memory_bytes, options.memory_bytes);
   const MemoryPlan plan(model, options, options.memory_bytes);
+  LOCKSTEP_TRY(plan.check_room());
   Limits limits;
   limits.context = model.config().max_positions;
   limits.plan_tokens = std::min(plan.most_tokens(), limits.context);
-  if (limits.plan_tokens < 2) {
-    return fail(ErrorKind::Limit, "a memory plan of {} bytes has no room for a request, which needs at least {}",
-                plan.total(), plan.choice(2));
-  }
   limits.parallel = options.parallel;
   limits.queue = options.queue;
   limits.max_choices = std::clamp<std::int64_t>(options.queue, 1, 128);

@@ -90,12 +90,17 @@ std::string describe(const LoadPlan& plan) {
 
 Status check_fits(const LoadPlan& plan, std::uint64_t available, const std::string& name) {
   if (plan.total() <= available) return {};
+  const Result<std::optional<std::uint64_t>> limit = memory_limit();
+  const bool limited = limit && *limit && **limit == available;
   const bool streaming_helps = plan.table_file > plan.table || (!plan.table_streamed && plan.table_file > 0);
   return fail(ErrorKind::Limit,
-              "{}: does not fit in memory: it takes {}; {} are available (system and control group). Use a smaller "
-              "recipe{} or a larger machine; 'lockstep plan' shows the parts, --force-memory loads anyway",
-              name, describe(plan), bytes_text(available),
-              streaming_helps && !plan.table_streamed ? ", --ple streamed" : "");
+              "{}: does not fit in memory: it takes {}; {}. Use a smaller recipe{} or {}; 'lockstep plan' shows "
+              "the parts, --force-memory loads anyway",
+              name, describe(plan),
+              limited ? fmt::format("LOCKSTEP_MEMORY_LIMIT allows {}", bytes_text(available))
+                      : fmt::format("{} are available (system and control group)", bytes_text(available)),
+              streaming_helps && !plan.table_streamed ? ", --ple streamed" : "",
+              limited ? "a higher limit" : "a larger machine");
 }
 
 }  // namespace lockstep::engine

@@ -42,6 +42,13 @@ std::uint64_t MemoryPlan::pages(std::int64_t tokens) {
   return static_cast<std::uint64_t>((tokens + kernels::kPageTokens - 1) / kernels::kPageTokens);
 }
 
+Status MemoryPlan::check_room() const {
+  constexpr std::int64_t kLeastTokens = 2;  // of prompt and answer
+  if (choice(kLeastTokens) <= total_) return {};
+  return fail(ErrorKind::Limit, "a memory plan of {} bytes has no room for a request, which needs at least {}", total_,
+              choice(kLeastTokens));
+}
+
 std::int64_t MemoryPlan::most_tokens() const {
   if (total_ <= choice(0)) return -1;
   std::int64_t low = 0;

@@ -30,6 +30,8 @@ class MemoryPlan {
   }
   /// What a choice needs besides when the prompt's log-probabilities are wanted.
   [[nodiscard]] std::uint64_t scored() const { return scored_; }
+  /// Refuses a total with no room for the smallest request. Errors: Limit.
+  [[nodiscard]] Status check_room() const;
   /// Most tokens of a choice that runs alone; may be negative.
   [[nodiscard]] std::int64_t most_tokens() const;
   [[nodiscard]] std::uint64_t fixed_bytes() const { return fixed_; }

@@ -43,15 +43,25 @@ class Uploader {
  private:
   template <class Upload>
   Result<backend::MatrixPtr> upload(const artifact::MatrixView& view, Upload send) {
-    if (watch_.cancel != nullptr && watch_.cancel->load()) return fail(ErrorKind::Cancelled, "interrupted");
+    LOCKSTEP_TRY(check_cancel());
     std::vector<std::byte> memory;
     const artifact::MatrixView full = artifact_.readable(view, memory);
-    if (Status finite = artifact::check_finite(full); !finite) {
-      return with_context(std::move(finite).error(), artifact_.file_of(view.name + ".scales"));
-    }
+    LOCKSTEP_TRY(check_cancel());  // the making of a matrix ends early too, without one
+    LOCKSTEP_TRY(in_file(artifact::check_scales(full), view.name + ".scales"));
+    LOCKSTEP_TRY(in_file(artifact::check_biases(full), view.name + ".biases"));
     backend::MatrixPtr matrix = LOCKSTEP_TRY(send(full));
     if (matrix->reads_view() && !memory.empty()) kept_.push_back(std::move(memory));
     return matrix;
+  }
+
+  [[nodiscard]] Status check_cancel() const {
+    if (watch_.cancel != nullptr && watch_.cancel->load()) return fail(ErrorKind::Cancelled, "interrupted");
+    return {};
+  }
+  /// The outcome of looking at a tensor, with the file that it is in.
+  [[nodiscard]] Status in_file(Status status, const std::string& tensor) const {
+    if (status) return status;
+    return with_context(std::move(status).error(), artifact_.file_of(tensor));
   }
 
   const artifact::Artifact& artifact_;

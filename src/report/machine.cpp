@@ -153,7 +153,9 @@ std::optional<double> MachineReader::busy() {
   }
   const std::uint64_t used = total - idle;
   const bool known = looked_ && total > total_;
-  const double share = known ? static_cast<double>(used - used_) / static_cast<double>(total - total_) : 0;
+  // The kernel's counts of idle time may go back by a little.
+  const std::uint64_t more = known && used > used_ ? std::min(used - used_, total - total_) : 0;
+  const double share = known ? static_cast<double>(more) / static_cast<double>(total - total_) : 0;
   looked_ = true;
   used_ = used;
   total_ = total;

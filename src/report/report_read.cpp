@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::uint64_t kMostCount = std::uint64_t{1} << 40;  // sums of all samples stay exact
 constexpr double kLeastAmount = 1e-12, kMostAmount = 1e12;    // so do quotients, and a chart's axis
+constexpr double kLeastCelsius = -273.15;
 constexpr std::size_t kMostItems = std::size_t{1} << 24;
 
 bool is_whole(const OrderedJson& value, std::uint64_t most) {
@@ -61,6 +62,18 @@ class StoredFields {
   void read_amount(const char* key, double& out) {
     read(key, out);
     if (out != 0 && (out < kLeastAmount || out > kMostAmount)) wrong(key, "is out of range");
+  }
+  /// A number with a meaning of its own; absent ones are no part of the range.
+  void read_within(const char* key, double& out, double least, double most) {
+    read(key, out);
+    if (!(out >= least && out <= most)) wrong(key, fmt::format("must be a number from {:g} to {:g}", least, most));
+  }
+  void read_within(const char* key, std::optional<double>& out, double least, double most) {
+    if (need(key).is_null()) return;
+    read_within(key, out.emplace(), least, most);
+  }
+  void need_that(bool right, const char* key, std::string_view how) {
+    if (!right) wrong(key, how);
   }
   void wrong(const char* key, std::string_view how) {
     if (status_) status_ = fail(ErrorKind::Invalid, "{}: '{}' {}", where_, key, how);
@@ -136,8 +149,9 @@ void read_cell(StoredFields fields, Cell& cell) {
   fields.read("prompt_sha256", cell.prompt_sha256);
   fields.read("prompt_tokens", cell.prompt_tokens);
   fields.read("max_tokens", cell.max_tokens);
-  fields.read("temperature", cell.temperature);
-  fields.read("top_p", cell.top_p);
+  fields.need_that(cell.max_tokens > 0, "max_tokens", "must be at least 1");
+  fields.read_within("temperature", cell.temperature, 0, 2);
+  fields.read_within("top_p", cell.top_p, 0, 1);
   fields.read("top_k", cell.top_k);
   std::optional<std::string> effort;
   fields.read("effort", effort);
@@ -146,12 +160,12 @@ void read_cell(StoredFields fields, Cell& cell) {
 }
 
 void read_limits(StoredFields fields, GateLimits& limits) {
-  fields.read("max_load", limits.max_load);
-  fields.read("max_busy", limits.max_busy);
-  fields.read("min_cpu_mhz", limits.min_cpu_mhz);
-  fields.read("max_cpu_celsius", limits.max_cpu_celsius);
-  fields.read("max_gpu_celsius", limits.max_gpu_celsius);
-  fields.read("timeout_seconds", limits.timeout_seconds);
+  fields.read_within("max_load", limits.max_load, 0, kMostAmount);
+  fields.read_within("max_busy", limits.max_busy, 0, 1);
+  fields.read_within("min_cpu_mhz", limits.min_cpu_mhz, 0, kMostAmount);
+  fields.read_within("max_cpu_celsius", limits.max_cpu_celsius, kLeastCelsius, kMostAmount);
+  fields.read_within("max_gpu_celsius", limits.max_gpu_celsius, kLeastCelsius, kMostAmount);
+  fields.read_within("timeout_seconds", limits.timeout_seconds, 0, kMostAmount);
 }
 
 void read_gate(StoredFields fields, GateRecord& gate) {
@@ -159,19 +173,19 @@ void read_gate(StoredFields fields, GateRecord& gate) {
   fields.read("quiet", quiet);
   gate.judged = quiet.has_value();
   gate.quiet = quiet.value_or(false);
-  fields.read("waited_seconds", gate.waited_seconds);
-  fields.read("load", gate.last.load);
-  fields.read("busy", gate.last.busy);
-  fields.read("cpu_mhz", gate.last.cpu_mhz);
-  fields.read("cpu_celsius", gate.last.cpu_celsius);
-  fields.read("gpu_celsius", gate.last.gpu_celsius);
+  fields.read_within("waited_seconds", gate.waited_seconds, 0, kMostAmount);
+  fields.read_within("load", gate.last.load, 0, kMostAmount);
+  fields.read_within("busy", gate.last.busy, 0, 1);
+  fields.read_within("cpu_mhz", gate.last.cpu_mhz, 0, kMostAmount);
+  fields.read_within("cpu_celsius", gate.last.cpu_celsius, kLeastCelsius, kMostAmount);
+  fields.read_within("gpu_celsius", gate.last.gpu_celsius, kLeastCelsius, kMostAmount);
   fields.read("exceeded", gate.exceeded);
   fields.read("unread", gate.unread);
 }
 
 WindowRecord read_window(StoredFields fields) {
   WindowRecord record;
-  fields.read("start_seconds", record.start_seconds);
+  fields.read_within("start_seconds", record.start_seconds, 0, kMostAmount);
   fields.read("device", record.device);
   const OrderedJson& names = fields.need("lanes");
   StoredFields lanes = fields.inner("lanes");
@@ -185,7 +199,20 @@ WindowRecord read_window(StoredFields fields) {
   return record;
 }
 
-Sample read_sample(StoredFields fields) {
+/// What no run can have measured.
+void check_sample(const Sample& sample, const Cell& cell, StoredFields& fields) {
+  constexpr double kSlack = 1.01;  // of clocks
+  fields.need_that(sample.prefill_tokens <= sample.prompt_tokens, "prefill_tokens", "is more than prompt_tokens");
+  fields.need_that(sample.tokens <= cell.max_tokens, "tokens", "is more than the cell's max_tokens");
+  fields.need_that(sample.steps <= sample.tokens + 1, "steps", "is more than tokens");
+  fields.need_that(sample.ttft_seconds <= sample.wall_seconds * kSlack, "ttft_seconds", "is more than wall_seconds");
+  fields.need_that(sample.decode_seconds <= sample.wall_seconds * kSlack, "decode_seconds",
+                   "is more than wall_seconds");
+  fields.need_that(std::ranges::equal(sample.accepted, sample.drafted, std::ranges::less_equal()), "accepted",
+                   "must have one count a depth, none more than that of drafted");
+}
+
+Sample read_sample(StoredFields fields, const Cell& cell) {
   Sample sample;
   fields.read("seed", sample.seed);
   read_gate(fields.inner("gate"), sample.gate);
@@ -215,6 +242,7 @@ Sample read_sample(StoredFields fields) {
   fields.read("text_sha256", sample.digests.text);
   fields.read("reasoning_sha256", sample.digests.reasoning);
   if (fields.find("ids") != nullptr) fields.read("ids", sample.ids);
+  check_sample(sample, cell, fields);
   return sample;
 }
 
@@ -226,7 +254,7 @@ void read_results(StoredFields& file, Run& run, Status& status) {
   std::set<std::pair<std::size_t, std::uint64_t>> seen;
   for (const OrderedJson& entry : file.need_list("samples", run.windows.size() * run.seeds.size())) {
     StoredFields fields(entry, "samples", status);
-    Sample sample = read_sample(fields);
+    Sample sample = read_sample(fields, run.cell);
     std::string label;
     fields.read("window", label);
     const auto found = std::ranges::find(run.windows, label, &Window::label);

@@ -1,6 +1,7 @@
 // CSV, Markdown and the chart of a run.
 #include <algorithm>
 
+#include "report/markdown.hpp"
 #include "report/parity.hpp"
 #include "report/report.hpp"
 #include "report/svg.hpp"
@@ -36,16 +37,6 @@ std::string quiet_field(const GateRecord& gate) {
   return gate.quiet ? "1" : "0";
 }
 
-/// Text in a cell of a Markdown table.
-std::string cell(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '|') out += '\\';
-    out += c == '\n' ? ' ' : c;
-  }
-  return out;
-}
-
 std::string percent(double share) {
   return fmt::format("{:+.2f} %", 100 * share);
 }
@@ -55,7 +46,7 @@ std::string arm_words(const Arm& arm) {
   for (const auto& [name, value] : arm.environment) out += fmt::format("{}={} ", name, value);
   out += join(arm.flags, " ");
   while (!out.empty() && out.back() == ' ') out.pop_back();
-  return out.empty() ? "(nothing)" : fmt::format("`{}`", cell(out));
+  return out.empty() ? "(nothing)" : markdown_code(out);
 }
 
 std::string arms_table(const Run& run) {
@@ -126,7 +117,7 @@ std::string lanes_line(const Run& run) {
   std::vector<std::string> parts;
   for (std::size_t arm = 0; arm < run.arms.size(); ++arm) {
     std::vector<std::string> lanes;
-    for (const std::string& lane : lanes_under_test(run, arm)) lanes.push_back(fmt::format("`{}`", cell(lane)));
+    for (const std::string& lane : lanes_under_test(run, arm)) lanes.push_back(markdown_code(lane));
     if (!lanes.empty()) parts.push_back(fmt::format("{} in {}", join(lanes, ", "), run.arms[arm].name));
   }
   if (parts.empty()) return "No lane was under test: engagement was not asserted.\n";
@@ -136,18 +127,18 @@ std::string lanes_line(const Run& run) {
 std::string environment_line(const Run& run) {
   std::vector<std::string> words;
   for (const auto& [name, value] : run.environment.items()) {
-    words.push_back(fmt::format("`{}={}`", name, cell(value.get<std::string>())));
+    words.push_back(markdown_code(fmt::format("{}={}", name, value.get<std::string>())));
   }
   return words.empty() ? std::string() : fmt::format("Environment: {}.\n", join(words, " "));
 }
 
 std::string parity_table(const Run& run) {
   std::string out = "| seed | tokens | finish | prompt ids | ids | reasoning | text |\n|---|---|---|---|---|---|---|\n";
-  const auto brief = [](const std::string& digest) { return fmt::format("`{}`", digest.substr(0, 12)); };
+  const auto brief = [](const std::string& digest) { return markdown_code(digest.substr(0, 12)); };
   for (const auto& [seed, answers, first, different] : seed_parity(run)) {
     if (first == nullptr) continue;
     if (different.empty()) {
-      out += fmt::format("| {} | {} | {} | {} | {} | {} | {} |\n", seed, first->tokens, first->finish,
+      out += fmt::format("| {} | {} | {} | {} | {} | {} | {} |\n", seed, first->tokens, markdown_text(first->finish),
                          brief(first->digests.prompt_ids), brief(first->digests.ids), brief(first->digests.reasoning),
                          brief(first->digests.text));
     } else {
@@ -193,7 +184,7 @@ std::string gate_line(const Run& run) {
     out += fmt::format("; nothing is known of {} of {} samples", unjudged, run.samples.size());
   }
   out += load_known ? fmt::format("; highest load average {:.2f}", most_load) : "; this machine shows no load average";
-  if (!unread.empty()) out += "; not shown by this machine: " + join(unread, ", ");
+  if (!unread.empty()) out += "; not shown by this machine: " + markdown_text(join(unread, ", "));
   return out + ".\n";
 }
 
@@ -245,18 +236,20 @@ std::string to_csv(const Run& run) {
 
 std::string to_markdown(const Run& run) {
   const std::vector<std::string> failed = failures(run);
-  std::string out = fmt::format("# {}\n\n", title(run));
+  std::string out = fmt::format("# {}\n\n", markdown_text(title(run)));
   out += failed.empty() ? "**PASS**: all windows gave the same answers, and what was to run did run.\n"
                         : fmt::format("**FAIL** ({}):\n\n", failed.size());
-  for (const std::string& failure : failed) out += fmt::format("* {}\n", cell(failure));
+  for (const std::string& failure : failed) out += fmt::format("* {}\n", markdown_text(failure));
   std::vector<std::string> order;
   for (const Window& window : run.windows) order.push_back(window.label);
   out += fmt::format("\n{}, {} windows ({}), {} seeds; {} prompt tokens, at most {} tokens an answer. {} to {}.\n",
-                     run.mode, run.windows.size(), join(order, " "), run.seeds.size(), run.cell.prompt_tokens,
-                     run.cell.max_tokens, run.started, run.ended);
-  if (!run.commit.empty()) out += fmt::format("Program: {}, commit {}.\n", run.version, run.commit);
-  out += fmt::format("Machine: {}, {} processors, {}. {}", run.machine.value("processor", "unknown"),
-                     run.machine.value("processors", 0), run.machine.value("system", "unknown"), gate_line(run));
+                     markdown_text(run.mode), run.windows.size(), join(order, " "), run.seeds.size(),
+                     run.cell.prompt_tokens, run.cell.max_tokens, markdown_text(run.started), markdown_text(run.ended));
+  if (!run.commit.empty())
+    out += fmt::format("Program: {}, commit {}.\n", markdown_text(run.version), markdown_text(run.commit));
+  out += fmt::format("Machine: {}, {} processors, {}. {}", markdown_text(run.machine.value("processor", "unknown")),
+                     run.machine.value("processors", 0), markdown_text(run.machine.value("system", "unknown")),
+                     gate_line(run));
   out += environment_line(run) + lanes_line(run);
   out += "\n## Speed\n\n" + arms_table(run) + "\n";
   out += failed.empty() ? comparison_table(run) : "No arm is compared with another: of a FAIL no speed is a result.\n";

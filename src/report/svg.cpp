@@ -6,12 +6,14 @@
 #include <array>
 #include <cmath>
 
+#include "base/printable.hpp"
+
 namespace lockstep::report {
 namespace {
 
 std::string escaped(std::string_view text) {
   std::string out;
-  for (const char c : text) {
+  for (const char c : printable(text)) {  // control characters are not allowed in XML
     switch (c) {
       case '&':
         out += "&amp;";
@@ -26,8 +28,7 @@ std::string escaped(std::string_view text) {
         out += "&quot;";
         break;
       default:
-        // Control characters are not allowed in XML.
-        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+        out += c;
     }
   }
   return out;

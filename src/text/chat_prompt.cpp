@@ -23,6 +23,7 @@ Result<ChatPrompt> make_chat_prompt(const ChatTemplate& chat_template, const Tok
   encode.stop = std::move(stop);
   if (!options.special_messages) encode.literal = rendered.literal;
   prompt.tokens = LOCKSTEP_TRY(tokenizer.encode(rendered.text, encode));
+  if (prompt.tokens.empty()) return fail(ErrorKind::Invalid, "the chat template makes nothing of these messages");
   prompt.reasoning_open = ends_in_reasoning(tokenizer, prompt.tokens);
   prompt.text = std::move(rendered.text);
   return prompt;

@@ -121,6 +121,9 @@ Result<ChatTemplate> ChatTemplate::open(const std::filesystem::path& model_dir, 
       compiled->tool_use = LOCKSTEP_TRY(parse_named(named["template"].get<std::string>(), limits, config_path));
   }
   if (!source) return fail(ErrorKind::NotFound, "{}: the model has no chat template", model_dir.string());
+  if (source->find_first_not_of(" \t\r\n") == std::string::npos) {
+    return fail(ErrorKind::Invalid, "{}: the chat template is empty", from_file ? template_path : config_path);
+  }
   compiled->main = LOCKSTEP_TRY(parse_named(*source, limits, from_file ? template_path : config_path));
   compiled->source = *std::move(source);
   return ChatTemplate(std::move(compiled));

@@ -212,6 +212,11 @@ const std::vector<Damage>& damages() {
                set_index_metadata(m, {{"total_size", -5}});
              },
              "metadata.total_size is -5, not a number of bytes"},
+      Damage{"IndexSizeIsHuge", "toy-pack",
+             [](ToyModel& m) {
+               set_index_metadata(m, {{"total_size", 1e300}});
+             },
+             "metadata.total_size is 1e+300, not a number of bytes"},
       Damage{"IndexMetadataIsText", "toy-pack", [](ToyModel& m) { set_index_metadata(m, "x"); },
              "metadata is \"x\", no object"},
       Damage{"IndexIsList", "toy-pack", [](ToyModel& m) { m.texts["model.safetensors.index.json"] = "[]"; },

@@ -57,6 +57,28 @@ TEST(Artifact, OpensTheOfficialLayout) {
   EXPECT_EQ(table.dim, 32);
 }
 
+TEST(Artifact, WarnsOfWhatDoesNotFitButDoesNoHarm) {
+  ToyModel model = ToyModel::load("toy-pack");
+  Json index = *parse_json(model.texts.at("model.safetensors.index.json"), "index");
+  index["metadata"]["total_size"] = 17;
+  model.texts["model.safetensors.index.json"] = index.dump();
+  for (const char* section : {"quantization", "quantization_config"}) {
+    model.config[section]["language_model.model.layers.0.mlp.switch_mpl.up_proj"] = {{"bits", 4}, {"group_size", 64}};
+    model.config[section]["language_model.model.layers.99.mlp.gate"] = false;
+    model.config[section]["vision_tower.blocks.0.attn.qkv"] = false;
+  }
+  const Scratch scratch;
+  model.write(scratch.path());
+  const auto artifact = Artifact::open(scratch.path());
+  ASSERT_TRUE(artifact) << message(artifact);
+  EXPECT_EQ(artifact->warnings().size(), 2U) << testing::PrintToString(artifact->warnings());
+  EXPECT_TRUE(has_warning(*artifact, "metadata.total_size is 17, but the tensors have "));
+  EXPECT_TRUE(has_warning(*artifact,
+                          "config.json: quantization has entries for 2 modules that are not there (first: "
+                          "language_model.model.layers.0.mlp.switch_mpl.up_proj)"))
+      << testing::PrintToString(artifact->warnings());
+}
+
 TEST(Artifact, OpensAPack) {
   const auto artifact = Artifact::open(LOCKSTEP_TEST_DATA "/toy-pack");
   ASSERT_TRUE(artifact) << message(artifact);

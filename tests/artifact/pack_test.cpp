@@ -388,6 +388,17 @@ TEST(Pack, WeightsTooLargeForAScaleAreRefused) {
   EXPECT_NE(whole.error().message.find("'lm_head.weight': row 3 has weights from -3.38953e+38"), std::string::npos)
       << whole.error().message;
   EXPECT_FALSE(fs::exists(scratch / "out.partial"));
+  // A group of equal weights that is too large for a step.
+  ToyModel equal = ToyModel::load("toy-hf");
+  std::string& constant = equal.at("lm_head.weight").bytes;
+  for (std::size_t i = 0; i < 512; i += 2) {
+    constant[i] = '\x7f';
+    constant[i + 1] = '\x7f';
+  }
+  equal.write(scratch / "equal");
+  const auto step = write_pack(scratch / "equal", scratch / "out", options);
+  ASSERT_FALSE(step);
+  EXPECT_NE(step.error().message.find("too large or too far apart"), std::string::npos) << step.error().message;
   // Finished files stay, and the message says where.
   options.shard_bytes = 300'000;
   const auto cut = write_pack(scratch / "huge", scratch / "out", options);

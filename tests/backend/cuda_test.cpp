@@ -124,6 +124,28 @@ TEST_F(Cuda, ProductsOfManyRows) {
   EXPECT_TRUE(cuda->status());
 }
 
+/// Rows around the borders between kernels, and matrices that are too small for tiles.
+TEST_F(Cuda, ProductsOfSomeRows) {
+  const auto cpu = open_cpu();
+  const auto cuda = next();
+  Source source(42);
+  WeightStore store(43);
+  for (const std::int64_t tokens : {9, 16, 17, 63, 64, 65, 129}) {
+    for (const int bits : {4, 8}) {
+      for (const std::int64_t rows : {1, 48, 700, 9000}) {
+        const std::int64_t cols = rows > 1000 ? 256 : 640;
+        compare_product(*cpu, *cuda, store.affine(rows, cols, bits, 1, 64), tokens, source,
+                        fmt::format("{} bits, [{}, {}], {} tokens", bits, rows, cols, tokens));
+      }
+    }
+    compare_product(*cpu, *cuda, store.dense(1100, 320, artifact::DType::BF16), tokens, source,
+                    fmt::format("dense [1100, 320], {} tokens", tokens));
+  }
+  compare_product(*cpu, *cuda, store.affine(1, 2560, 4, 1, 64), 2048, source, "one output row, 2048 tokens");
+  compare_product(*cpu, *cuda, store.affine(40, 8192, 8, 1, 32), 300, source, "many segments, 300 tokens");
+  EXPECT_TRUE(cuda->status());
+}
+
 TEST_F(Cuda, NonFiniteGroupsGiveNotANumber) {
   const auto cpu = open_cpu();
   const auto cuda = next();
@@ -259,7 +281,7 @@ TEST_F(Cuda, ExpertsInGroupsOf64) {
   Side cpu(pair.cpu, 1, 1, StateType::BF16);
   Side cuda(pair.device, 1, 1, StateType::BF16);
   Source source(33);
-  for (const std::int64_t rows : {1, 1, 1, 2, 7, 30, 150, 400}) {
+  for (const std::int64_t rows : {1, 1, 1, 2, 7, 9, 16, 17, 30, 64, 65, 150, 400}) {
     const auto u = source.values(rows * c.hidden_size);
     expect_same(fmt::format("experts, {} rows", rows), cpu.experts(u, rows), cuda.experts(u, rows));
   }

@@ -56,6 +56,7 @@ TEST(Plan, ExitsWithOneWhenItDoesNotFit) {
   const Outcome result = run_limited({"plan", kToy, "--no-measure", "--json"}, "1M");
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.err.find("does not fit in memory"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("LOCKSTEP_MEMORY_LIMIT allows 1.05 MB"), std::string::npos) << result.err;
   const auto json = parse_json(result.out, "output");
   ASSERT_TRUE(json);
   EXPECT_EQ(json->at("fits"), false);
@@ -85,7 +86,7 @@ TEST(MemoryLimit, LoadersRefuseWhatDoesNotFit) {
     EXPECT_EQ(result.out, "");
     if (command.front() == "logits") continue;  // its input is missing: said first
     EXPECT_NE(result.err.find("does not fit in memory"), std::string::npos) << result.err;
-    EXPECT_NE(result.err.find("8.39 MB are available"), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("LOCKSTEP_MEMORY_LIMIT allows 8.39 MB"), std::string::npos) << result.err;
   }
 }
 

@@ -85,6 +85,8 @@ TEST(Run, WrongUsage) {
       {{"-p", "a", "--isa="}, "--isa: the value is empty"},
       {{"-p", "a", "-m", ""}, "--model: the value is empty"},
       {{"-p", "a", "--model="}, "--model: the value is empty"},
+      {{"-p", "a\xff"}, "--prompt: not valid UTF-8 at byte 1"},
+      {{"-p", "a", "--system", "\xff"}, "--system: not valid UTF-8 at byte 0"},
       {{"-p", "a", "--stop", "\xff"}, "--stop: not valid UTF-8 at byte 0"},
       {{"-p", "a", "--effort", ""}, "--effort: the value is empty"},
       {{"-p", "a", "--effort", "zzz"},
@@ -108,11 +110,22 @@ TEST(Run, WrongUsage) {
   }
 }
 
+TEST(Run, LinksThatLeadNowhereAreSaidToBeThat) {
+  const ScratchDirectory scratch;
+  const std::string link = (scratch / "config.json").string();
+  std::filesystem::create_symlink("nothing", link);
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"-m", link}, {"-m", scratch.path().string()}, {"--in-memory", link}}) {
+    std::vector<std::string> arguments = {"-p", "a"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome result = run(arguments);
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_NE(result.err.find(link + ": a symbolic link that leads nowhere"), std::string::npos) << result.err;
+  }
+}
+
 TEST(Run, IllFormedTextIsNamedByItsSourceAndPlace) {
-  EXPECT_EQ(run_lockstep({"run", "-p", "a\xff"}).err, "lockstep: --prompt: not valid UTF-8 at byte 1\n");
   EXPECT_EQ(run_lockstep({"run"}, "abc\xc3").err, "lockstep: standard input: not valid UTF-8 at byte 3\n");
-  EXPECT_EQ(run_lockstep({"run", "-p", "a", "--system", "\xff"}).err,
-            "lockstep: --system: not valid UTF-8 at byte 0\n");
   EXPECT_EQ(run_lockstep({"run", "--raw", "--max-tokens", "1", "-p", "a\xff"}).exit_code, 0);
 }
 

@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "cli/process.hpp"
+#include "support/scratch.hpp"
 
 namespace lockstep::test {
 namespace {
@@ -35,6 +37,9 @@ TEST(Serve, WrongUsage) {
                                                        {"serve", "--access-log", ""},
                                                        {"serve", "--frspec", ""},
                                                        {"serve", "--memory", "0"},
+                                                       {"serve", "--memory", "1"},
+                                                       {"serve", "--memory", "1M"},
+                                                       {"serve", "--memory", "1", "--depth", "0"},
                                                        {"serve", "--bank-memory", "0K"},
                                                        {"serve", "--bank-disk", "0"},
                                                        {"serve", "--max-body", "0"},
@@ -48,6 +53,19 @@ TEST(Serve, WrongUsage) {
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
   }
   EXPECT_EQ(run_lockstep({"serve", "-m", "/no/such/model", "--port", "0"}).exit_code, 1);
+}
+
+TEST(Serve, LinksThatLeadNowhereAreSaidToBeThat) {
+  const ScratchDirectory scratch;
+  const std::string link = (scratch / "link").string();
+  std::filesystem::create_symlink("nothing", link);
+  const std::vector<std::vector<std::string>> cases = {
+      {"serve", "--bank-dir", link}, {"serve", "-m", link}, {"serve", "--tls-cert", link, "--tls-key", link}};
+  for (const auto& arguments : cases) {
+    const Outcome outcome = run_lockstep(arguments);
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_NE(outcome.err.find(link + ": a symbolic link that leads nowhere"), std::string::npos) << outcome.err;
+  }
 }
 
 }  // namespace

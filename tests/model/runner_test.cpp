@@ -211,6 +211,26 @@ TEST(ModelLoad, ProgressCountsTheTableThatIsCopied) {
   EXPECT_EQ(model.error().kind, ErrorKind::Cancelled);
 }
 
+TEST(ModelLoad, ABiasIsInTheFileOfTheBiases) {
+  artifact::ToyModel toy = artifact::ToyModel::load("toy-pack");
+  const std::string name = "language_model.lm_head.biases";
+  const std::string file = "model-00002-of-00002.safetensors";
+  artifact::ToyTensor biases = toy.at(name);
+  toy.erase(name);
+  biases.bytes[0] = '\x80';
+  biases.bytes[1] = '\x7f';
+  toy.files.at(file).tensors[name] = biases;
+  Json index = *parse_json(toy.texts.at("model.safetensors.index.json"), "index");
+  index["weight_map"][name] = file;
+  toy.texts["model.safetensors.index.json"] = index.dump();
+  const artifact::Scratch scratch;
+  toy.write(scratch.path());
+  const auto artifact = artifact::Artifact::open(scratch.path()).value();
+  const auto model = Model::load(artifact, backend::CpuBackend::create(one_thread()).value(), {});
+  ASSERT_FALSE(model);
+  EXPECT_NE(model.error().message.find(file + ": tensor '" + name + "'"), std::string::npos) << model.error().message;
+}
+
 TEST(ModelLoad, NonFiniteScalesAreNamed) {
   const struct {
     const char* tensor;
@@ -224,6 +244,8 @@ TEST(ModelLoad, NonFiniteScalesAreNamed) {
        "tensor 'language_model.model.embed_tokens.scales': row 511, group 1 is inf"},
       {"mtp.layers.0.mlp.switch_mlp.gate_proj.scales", 260, 0x7fc0,
        "tensor 'mtp.layers.0.mlp.switch_mlp.gate_proj.scales': matrix 1, row 1, group 0 is nan"},
+      {"language_model.lm_head.scales", 4, 0xff7f,
+       "tensor 'language_model.lm_head.scales': row 2, group 0 is -3.3895314e+38"},
   };
   for (const auto& wrong : cases) {
     SCOPED_TRACE(wrong.tensor);
@@ -241,7 +263,8 @@ TEST(ModelLoad, NonFiniteScalesAreNamed) {
     ASSERT_FALSE(model);
     const std::string file = std::string_view(wrong.tensor).starts_with("mtp.") ? "mtp" : "model-00001-of-00002";
     EXPECT_EQ(model.error().message,
-              fmt::format("{}: {}.safetensors: {}, not a finite number", scratch.path().string(), file, wrong.message));
+              fmt::format("{}: {}.safetensors: {}, {}", scratch.path().string(), file, wrong.message,
+                          wrong.bits == 0xff7f ? "too large for finite weights" : "not a finite number"));
     // Without the draft layer its tensors do not matter.
     EXPECT_EQ(load_with(false).has_value(), std::string_view(wrong.tensor).starts_with("mtp."));
   }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <random>
 #include <set>
@@ -125,6 +126,26 @@ TEST(SynthModel, TheRouterUsesAllExperts) {
       EXPECT_LT(*std::max_element(shares.begin(), shares.end()), 3.0) << "layer " << layer;
     }
   }
+}
+
+TEST(SynthModel, TheMakingOfAMatrixCanBeCalledOff) {
+  std::atomic<bool> cancel{false};
+  const artifact::SynthModel description{artifact::synth_geometry("toy").value(), *artifact::find_recipe("bare"), 1};
+  auto artifact = artifact::make_synthetic_on_demand(description, 1, &cancel).value();
+  std::vector<std::byte> memory;
+  EXPECT_NE(artifact.readable(artifact.view().head, memory).codes, nullptr);
+  cancel = true;
+  std::vector<std::byte> none;
+  EXPECT_EQ(artifact.readable(artifact.view().head, none).codes, nullptr);
+  artifact.make_ready();
+  for (const artifact::LayerView& layer : artifact.view().layers) {
+    EXPECT_TRUE(!layer.ple || layer.ple->table.table->codes == nullptr);
+  }
+  ModelOptions options;
+  options.cancel = &cancel;
+  const auto model = Model::load(artifact, backend::CpuBackend::create(one_thread()).value(), options);
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().kind, ErrorKind::Cancelled);
 }
 
 }  // namespace

@@ -118,6 +118,69 @@ TEST(StoredReport, TheFieldThatIsWrongIsNamed) {
   EXPECT_NE(message([](OrderedJson& j) { j["arms"][0]["name"] = "No"; }), "");
 }
 
+TEST(StoredReport, NumbersThatNoRunCanHaveAreRefused) {
+  const std::vector<std::pair<const char*, OrderedJson>> changes = {
+      {"/cell/temperature", -1},
+      {"/cell/top_p", 7},
+      {"/cell/max_tokens", 0},
+      {"/cell/max_tokens", 2},
+      {"/gate/max_busy", 1.5},
+      {"/gate/timeout_seconds", -1},
+      {"/gate/max_cpu_celsius", -300},
+      {"/windows/1/start_seconds", -0.5},
+      {"/samples/2/gate/load", -3},
+      {"/samples/2/gate/busy", 2},
+      {"/samples/2/gate/cpu_mhz", 1e300},
+      {"/samples/2/gate/waited_seconds", -1},
+      {"/samples/2/prefill_tokens", 17},
+      {"/samples/2/steps", 5},
+      {"/samples/2/ttft_seconds", 9},
+      {"/samples/2/decode_seconds", 9},
+      {"/samples/2/accepted/0", 5},
+      {"/samples/2/drafted", {4, 2}},
+  };
+  for (const auto& [pointer, value] : changes) {
+    SCOPED_TRACE(pointer);
+    OrderedJson json = to_json(good_run());
+    ASSERT_TRUE(run_of_json(json));
+    json[OrderedJson::json_pointer(pointer)] = value;
+    const auto run = run_of_json(json);
+    ASSERT_FALSE(run);
+    const std::string path = pointer;
+    const std::string_view name =
+        path.ends_with("/0") ? "accepted" : std::string_view(path).substr(path.rfind('/') + 1);
+    if (path != "/cell/max_tokens" && path != "/samples/2/drafted") {
+      EXPECT_NE(run.error().message.find(fmt::format("'{}'", name)), std::string::npos) << run.error().message;
+    }
+  }
+}
+
+TEST(StoredReport, TextsDoNothingWhereTheyArePrinted) {
+  const std::string bad =
+      "a\x1b[2J\x07\u0085\u202e\r\n# no heading | <script>x</script> `b` [l](http://h) **PASS** \xc3";
+  report::Run run = good_run();
+  run.model["name"] = bad;
+  run.machine["processor"] = run.machine["system"] = bad;
+  run.environment["LOCKSTEP_X"] = bad;
+  run.mode = run.started = run.ended = run.version = run.commit = bad;
+  run.arms[1].flags = {bad};
+  run.records[0].error = bad;
+  run.required = {"on=" + bad};
+  for (Sample& sample : run.samples) {
+    sample.finish = sample.digests.ids = bad;
+    sample.gate.unread = {bad};
+  }
+  for (const std::string& text : {to_markdown(run), to_svg(run)}) {
+    for (const char* never : {"\x1b", "\x07", "\xc2\x85", "\xe2\x80\xae", "\n# no"}) {
+      EXPECT_EQ(text.find(never), std::string::npos) << never;
+    }
+  }
+  EXPECT_EQ(to_svg(run).find("<script"), std::string::npos);
+  const std::string title = to_markdown(run).substr(0, to_markdown(run).find('\n'));
+  EXPECT_TRUE(title.starts_with("# a\\\\x1b\\[2J\\\\x07")) << title;
+  for (const char* never : {" **PASS**", " [l](", " | ", " <"}) EXPECT_EQ(title.find(never), std::string::npos) << title;
+}
+
 /// Replaces one value somewhere in the tree.
 void damage(OrderedJson& json, std::mt19937& random) {
   static const std::vector<OrderedJson> kValues{

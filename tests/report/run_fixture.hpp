@@ -43,6 +43,8 @@ inline Run good_run() {
   run.ended = "2026-01-01T00:01:00Z";
   run.version = "1";
   run.limits.max_load = 1;
+  run.cell.prompt_tokens = 16;
+  run.cell.max_tokens = 3;
   run.complete = true;
   for (std::size_t w = 0; w < run.windows.size(); ++w) {
     const bool off = run.windows[w].arm == 1;

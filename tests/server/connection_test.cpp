@@ -47,6 +47,39 @@ TEST(Http, BodiesInChunksAndAfterContinue) {
   EXPECT_EQ(content_of(connection.receive()), "bank has 2 senses.");
 }
 
+TEST(Http, EmptyLinesBeforeARequestAreNoneOfIt) {
+  TestServer server(kAnswer);
+  Connection connection(server.port());
+  const std::string one = request_text("POST", "/v1/chat/completions", chat_body().dump());
+  const std::string health = request_text("GET", "/health");
+  connection.send("\r\n" + one + "\r\n");
+  EXPECT_EQ(content_of(connection.receive()), "bank has 2 senses.");
+  connection.send("\r\n\r\n\r");
+  connection.send("\n" + health);
+  EXPECT_EQ(connection.receive().status, 200);
+  connection.send(one + "\r\n" + health + "\r\n");
+  EXPECT_EQ(content_of(connection.receive()), "bank has 2 senses.");
+  EXPECT_EQ(connection.receive().status, 200);
+  connection.send("\r\rGET");
+  EXPECT_EQ(connection.receive().status, 400);
+  EXPECT_EQ(connection.receive_some(), "");
+}
+
+TEST(Http, ExpectationsThatCannotBeMetAreRefused) {
+  TestServer server(kAnswer);
+  const auto expecting = [](const char* what, const char* version) {
+    return fmt::format("GET /health HTTP/{}\r\nhost: localhost\r\nexpect: {}\r\n\r\n", version, what);
+  };
+  Connection connection(server.port());
+  connection.send(expecting("foo", "1.1"));
+  const Reply refused = connection.receive();
+  EXPECT_EQ(refused.status, 417);
+  EXPECT_EQ(refused.json()["error"]["code"], "expectation_failed");
+  Connection old(server.port());
+  old.send(expecting("foo", "1.0"));
+  EXPECT_EQ(old.receive().status, 200);
+}
+
 TEST(Http, LimitsOfHttp) {
   server::ServerOptions options = quick_options();
   options.service.limits.body_bytes = 4096;
@@ -162,7 +195,9 @@ TEST(Http, AClientThatGotAllIsNotLoggedAsGone) {
   // One that leaves before its response is complete has gone.
   {
     Connection leaving(server.port());
-    leaving.send(request_text("POST", "/v1/chat/completions", chat_body({{"stream", true}}).dump()));
+    leaving.shrink_buffers();
+    const OrderedJson large = {{"stream", true}, {"max_tokens", 8000}, {"logprobs", true}, {"top_logprobs", 20}};
+    leaving.send(request_text("POST", "/v1/chat/completions", chat_body(large).dump()));
     ASSERT_TRUE(leaving.receive_until("reasoning_content"));
   }
   EXPECT_TRUE(server.engine().wait_idle(20));

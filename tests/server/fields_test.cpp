@@ -420,6 +420,13 @@ TEST(Fields, NumbersOutOfRangeAreSaidToBeThat) {
             "max_tokens is 1e+30; it must be a whole number between 1 and 9223372036854775807");
   EXPECT_EQ(message("max_tokens", "1e3"), "taken");
   EXPECT_EQ(message("top_k", "1.5"), "top_k is 1.5; it must be a whole number between -1 and 2147483647");
+  for (const char* key : {"05", "+5", "-0", " 5", "5.0", "2147483648", ""}) {
+    OrderedJson body = OrderedJson::parse(kChat);
+    body["logit_bias"] = OrderedJson::object({{key, 1}});
+    const auto parsed = server::parse_request(Api::Chat, body.dump(), {});
+    ASSERT_FALSE(parsed) << key;
+    EXPECT_EQ(parsed.error().message, fmt::format("has the key '{}', which is no token id", key));
+  }
   std::string many;
   for (int i = 0; i < 1025; ++i) many += fmt::format("{}\"{}\":1", i == 0 ? "" : ",", i);
   EXPECT_EQ(message("logit_bias", ("{" + many + "}").c_str()),

@@ -289,6 +289,13 @@ TEST_F(OpenChatTemplate, Sources) {
   EXPECT_EQ(ChatTemplate::open(folder_)->source(), "J");
 }
 
+TEST_F(OpenChatTemplate, EmptyOnesAreNamed) {
+  write("tokenizer_config.json", R"({"chat_template": " \n"})");
+  EXPECT_EQ(text(), fmt::format("error: {}: the chat template is empty", (folder_ / "tokenizer_config.json").string()));
+  write("chat_template.jinja", "");
+  EXPECT_EQ(text(), fmt::format("error: {}: the chat template is empty", (folder_ / "chat_template.jinja").string()));
+}
+
 TEST_F(OpenChatTemplate, Faults) {
   write("tokenizer_config.json", "{");
   EXPECT_EQ(ChatTemplate::open(folder_).error().kind, ErrorKind::Invalid);

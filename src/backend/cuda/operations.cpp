@@ -65,7 +65,7 @@ void DeviceBackend::ple_inject(const PleWeights& weights, const float* e, std::s
 }
 
 bool DeviceBackend::hyper_few(const HyperWeights& weights, const float* x, std::int64_t rows, float* u, float* inject) {
-  constexpr std::int64_t kMostRows = 16;  // read again for every four rows, from the cache
+  constexpr std::int64_t kMostRows = 8;  // read again for every four rows, from the cache
   const auto dense = [](const MatrixPtr& matrix) -> const cuda::DenseWeights* {
     const auto& device = static_cast<const DeviceMatrix&>(*matrix);
     return device.quantised ? nullptr : &device.dense;
@@ -93,9 +93,14 @@ bool DeviceBackend::multiply_both(const HyperWeights& weights, const float* n, s
                                   float* inject) {
   const auto& down = static_cast<const DeviceMatrix&>(*weights.down);
   const auto& few = static_cast<const DeviceMatrix&>(*weights.inject);
-  if (down.quantised || few.quantised || few.dense.wide || !cuda::dense_tiles_take(down.dense, rows)) return false;
+  if (down.quantised || few.quantised || few.dense.wide) return false;
   const std::array<cuda::DenseTileProduct, 2> products{{{&down.dense, low}, {&few.dense, inject}}};
-  cuda::dense_tiles(queue_, products, n, rows);
+  if (cuda::dense_tiles_take(down.dense, rows)) {
+    cuda::dense_tiles(queue_, products, n, rows);
+    return true;
+  }
+  if (!cuda::dense_long_takes(down.dense, rows)) return false;
+  cuda::dense_long(queue_, products, n, rows);
   return true;
 }
 

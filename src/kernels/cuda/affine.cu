@@ -14,6 +14,8 @@ constexpr int kSegmentChunks = kSegmentInputs / 64;
 constexpr int kMaxWarps = 16;
 /// Activation rows of one mma.
 constexpr int kColumns = 8;
+/// Blocks that fill the device: a product with fewer tiles of weights shares its activation rows among more blocks.
+constexpr std::int64_t kFullBlocks = 528;
 
 /// One matrix, or the chosen ones of a stack, of a launch that computes several
 /// products of the same activations.
@@ -25,8 +27,9 @@ struct AffineJob {
       matrix_pairs;  ///< matrix strides in bytes
   const uint4* digits;
   const float2* steps;
-  int rows, tiles, tokens, first_block,
-      run_blocks;  ///< run_blocks: blocks of one matrix
+  int rows, tiles, tokens, first_block;
+  int run_blocks;    ///< blocks of one matrix, each with one tile or a few
+  int token_blocks;  ///< of one matrix without a selection: each takes every token_blocks-th eight rows
   const ExpertRun* runs;
   const std::int32_t *run_count, *in_rows, *out_rows;
 };
@@ -158,7 +161,9 @@ __global__ void __launch_bounds__(kThreads, kBits != 4 || kWide || kThreads == 5
   int expert = 0;
   int first = 0;
   int tokens = job.tokens;
+  int base0 = 0;
   if (job.runs == nullptr) {
+    base0 = block / job.run_blocks * kColumns;
     // Weights are constant: they may come before the previous kernel has ended.
     if (inside && static_cast<int>(threadIdx.y) < p.segments) {
       weights.load(p, job, 0, tile, static_cast<int>(threadIdx.y), lane);
@@ -192,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, kBits != 4 || kWide || kThreads == 5
     staged_digits = digits + quad * 2;
     staged_steps = steps;
   }
-  for (int base = 0; base < tokens; base += kColumns) {
+  for (int base = base0; base < tokens; base += kColumns * job.token_blocks) {
     const int mine = base + row;  // the activation row whose digits this lane loads
     const bool live = mine < tokens;
     const std::int64_t in = !live ? 0 : (job.in_rows != nullptr ? job.in_rows[first + mine] : first + mine);
@@ -205,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, kBits != 4 || kWide || kThreads == 5
       steps[c] = job.steps + from * p.groups;
     }
     for (int segment = static_cast<int>(threadIdx.y); inside && segment < p.segments; segment += warps) {
-      if (p.segments > warps && (base > 0 || segment >= warps)) weights.load(p, job, expert, tile, segment, lane);
+      if (p.segments > warps && (base > base0 || segment >= warps)) weights.load(p, job, expert, tile, segment, lane);
       float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
       segment_sums<kBits, kGroup, kWide, kSingle>(weights, p, segment, kSingle ? staged_digits : digits, live,
                                                   kSingle ? staged_steps : steps[0], steps[1], sums);
@@ -298,6 +303,7 @@ void launch_affine(Queue& queue, const AffineWeights& kind, std::span<const Affi
     job.tiles = static_cast<int>(weights.tiles());
     job.first_block = static_cast<int>(blocks);
     job.run_blocks = static_cast<int>(blocks_for(job.tiles, p.tiles_per_block));
+    job.token_blocks = 1;
     std::int64_t runs = 1;
     if (product.selection != nullptr) {
       job.runs = product.selection->runs;
@@ -308,6 +314,10 @@ void launch_affine(Queue& queue, const AffineWeights& kind, std::span<const Affi
       single = single && product.selection->single;
     } else {
       single = single && product.x->rows == 1;
+      const std::int64_t eights = (product.x->rows + kColumns - 1) / kColumns;
+      const std::int64_t room = kFullBlocks > job.run_blocks ? kFullBlocks / job.run_blocks : 1;
+      job.token_blocks = static_cast<int>(eights < room ? eights : room);
+      runs = job.token_blocks;
     }
     blocks += job.run_blocks * runs;
   }

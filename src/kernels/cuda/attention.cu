@@ -220,6 +220,10 @@ void attend_piece(Queue& queue, const AttendParams& p) {
   const AttentionShape& s = p.shape;
   const auto rows = static_cast<unsigned>(p.rows);
   choose_positions(queue, p);
+  if (attend_rows_takes(p)) {
+    attend_rows(queue, p);
+    return;
+  }
   const int shared = s.heads / s.kv_heads;
   const bool staged = s.type == ElementType::BF16 && s.dim % 8 == 0 && s.dim <= 256;
   // With many rows a block of positions is read once for all heads of a key head; with few, more blocks share the work.

@@ -48,4 +48,9 @@ void take_runs(std::span<const AttentionRun>& runs, Params& p) {
 /// row has more groups than the budget, and the choice (docs/numerics.md N8).
 void choose_positions(Queue& queue, const AttendParams& p);
 
+/// Whether attend_rows() serves this piece: many rows, and the published dimension.
+[[nodiscard]] bool attend_rows_takes(const AttendParams& p);
+/// The chosen positions of every row of the piece, to the end; leaves scratch.partial alone.
+void attend_rows(Queue& queue, const AttendParams& p);
+
 }  // namespace lockstep::kernels::cuda

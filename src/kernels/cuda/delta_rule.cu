@@ -15,62 +15,78 @@ struct RuleParams {
 
 constexpr int kRuleThreads = 128;
 constexpr int kStageRows = 8;  ///< rows that arrive together
-constexpr int kStages = 4;     ///< two on their way, two in use where a row is the last of its stage
+constexpr int kRingRows = 32;  ///< two stages on their way, two in use where a row is the last of its stage
 
-/// Rows of one head. Segments lie in different banks.
+/// Rows of one head, row t at t % kRingRows. Segments lie in different banks.
 template <int kSegments>
-struct Stage {
+struct Ring {
   static constexpr int kColumns = kRuleThreads / kSegments;
-  float q[kStageRows][kSegments * kPaddedKeys];
-  float k[kStageRows][kSegments * kPaddedKeys];
-  float values[kStageRows][kColumns];
-  float decays[kStageRows], betas[kStageRows];
+  float units[2][kRingRows][kSegments * kPaddedKeys];  ///< q and k
+  float values[kRingRows][kColumns];
+  float gates[2][kRingRows];  ///< decay and beta
 };
 
-/// Starts the copies of rows first..first+kStageRows of a run.
+/// Where a thread's copies of the next rows come from.
 template <int kSegments>
-__device__ __forceinline__ void fetch(Stage<kSegments>& to, const RuleParams& p, const DeltaRun& run, int head,
-                                      int first) {
-  constexpr int kPieces = kSegments * kSegmentKeys / 4;
-  constexpr int kColumns = Stage<kSegments>::kColumns;
-  const DeltaShape& s = p.shape;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int key_head = head / (s.heads / s.key_heads);
+struct Feed {
+  static constexpr int kColumns = Ring<kSegments>::kColumns;
+  static constexpr int kPieces = kSegments * kSegmentKeys / 4;    ///< of 16 bytes, of a row's q or k
+  static constexpr int kUnitRows = kRuleThreads / (2 * kPieces);  ///< rows whose units are copied at once
+  static constexpr int kValueRows = kRuleThreads / kColumns;      ///< the same for values
+  const float *units, *values, *gates;
+  std::int64_t unit_step, value_step, gate_step;  ///< from row to row
+  int row, rows;
+  bool has_value;
+
+  __device__ __forceinline__ void start(const RuleParams& p, const DeltaRun& run, int head) {
+    const DeltaShape& s = p.shape;
+    const int thread = static_cast<int>(threadIdx.x);
+    const int key_head = head / (s.heads / s.key_heads);
+    const int column = static_cast<int>(blockIdx.x) * kColumns + thread % kColumns;
+    unit_step = 2 * s.key_size();
+    value_step = s.channels();
+    gate_step = s.heads;
+    units = p.units + (run.first_row + thread / (2 * kPieces)) * unit_step + thread / kPieces % 2 * s.key_size() +
+            key_head * s.key_dim + thread % kPieces * 4;
+    values = p.conv + (run.first_row + thread / kColumns) * value_step + 2 * s.key_size() + head * s.value_dim + column;
+    gates = (thread % 2 == 0 ? p.decay : p.beta) + (run.first_row + thread / 2) * gate_step + head;
+    row = 0;
+    rows = run.rows;
+    has_value = column < s.value_dim;
+  }
+
+  /// Starts the copies of the next kStageRows rows.
+  __device__ __forceinline__ void fetch(Ring<kSegments>& to) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int slot = row % kRingRows;
+    const int piece = thread % kPieces;
+    const int left = rows - row;
+    float* unit = &to.units[thread / kPieces % 2][slot + thread / (2 * kPieces)]
+                           [piece * 4 + piece / (kSegmentKeys / 4) * (kPaddedKeys - kSegmentKeys)];
 #pragma unroll
-  for (int item = thread; item < kStageRows * 2 * kPieces; item += kRuleThreads) {
-    const int r = item / (2 * kPieces);
-    const int piece = item % kPieces;
-    const bool key = item / kPieces % 2 == 1;
-    if (first + r < run.rows) {
-      const float* from = p.units + static_cast<std::int64_t>(run.first_row + first + r) * 2 * s.key_size() +
-                          key_head * s.key_dim + piece * 4;
-      const int at = piece * 4 + piece / (kSegmentKeys / 4) * (kPaddedKeys - kSegmentKeys);
-      copy_soon(key ? &to.k[r][at] : &to.q[r][at], key ? from + s.key_size() : from);
+    for (int i = 0; i < kStageRows; i += kUnitRows) {
+      if (thread / (2 * kPieces) + i < left) copy_soon(unit + i * (kSegments * kPaddedKeys), units + i * unit_step);
     }
-  }
-  const int column0 = static_cast<int>(blockIdx.x) * kColumns;
+    float* value = &to.values[slot + thread / kColumns][thread % kColumns];
 #pragma unroll
-  for (int item = thread; item < kStageRows * kColumns; item += kRuleThreads) {
-    const int r = item / kColumns;
-    const int c = item % kColumns;
-    if (first + r < run.rows && column0 + c < s.value_dim) {
-      copy_four_soon(&to.values[r][c], p.conv + (run.first_row + first + r) * s.channels() + 2 * s.key_size() +
-                                           head * s.value_dim + column0 + c);
+    for (int i = 0; i < kStageRows; i += kValueRows) {
+      if (has_value && thread / kColumns + i < left) copy_four_soon(value + i * kColumns, values + i * value_step);
     }
+    if (thread < 2 * kStageRows && thread / 2 < left) copy_four_soon(&to.gates[thread % 2][slot + thread / 2], gates);
+    copies_made();
+    row += kStageRows;
+    units += kStageRows * unit_step;
+    values += kStageRows * value_step;
+    gates += kStageRows * gate_step;
   }
-  if (thread < 2 * kStageRows && first + thread / 2 < run.rows) {
-    const std::int64_t at = static_cast<std::int64_t>(run.first_row + first + thread / 2) * s.heads + head;
-    copy_four_soon(thread % 2 == 0 ? &to.decays[thread / 2] : &to.betas[thread / 2],
-                   (thread % 2 == 0 ? p.decay : p.beta) + at);
-  }
-}
+};
 
 /// Key dimension 32 * kSegments with kSegments = 1, 2 or 4: a warp holds 32 / kSegments value columns, each lane one
 /// segment of 32 keys of one column in registers. Blocks: x covers value columns, y heads, z runs. A row's last pass
 /// over the state is the next row's first.
 template <int kSegments>
 __global__ void __launch_bounds__(kRuleThreads) rule_kernel(RuleParams p) {
-  __shared__ __align__(16) Stage<kSegments> stages[kStages];
+  __shared__ __align__(16) Ring<kSegments> ring;
   trigger_next_grid();
   wait_previous_grid();
   constexpr int kColumnsPerWarp = 32 / kSegments;
@@ -78,53 +94,88 @@ __global__ void __launch_bounds__(kRuleThreads) rule_kernel(RuleParams p) {
   if (run.rows == 0) return;
   const int lane = lane_id();
   const int in_block = static_cast<int>(threadIdx.x) / 32 * kColumnsPerWarp + lane % kColumnsPerWarp;
-  const int v = static_cast<int>(blockIdx.x) * Stage<kSegments>::kColumns + in_block;
+  const int v = static_cast<int>(blockIdx.x) * Ring<kSegments>::kColumns + in_block;
   const int segment = lane / kColumnsPerWarp;
   const int head = static_cast<int>(blockIdx.y);
   const DeltaShape& s = p.shape;
   const bool live = v < s.value_dim;
   const std::int64_t base = static_cast<std::int64_t>(head) * s.key_dim * s.value_dim +
                             static_cast<std::int64_t>(segment) * kSegmentKeys * s.value_dim + (live ? v : 0);
-  fetch(stages[0], p, run, head, 0);
-  copies_made();
-  fetch(stages[1], p, run, head, kStageRows);
-  copies_made();
+  Feed<kSegments> feed;
+  feed.start(p, run, head);
+  feed.fetch(ring);
+  feed.fetch(ring);
   float state[kSegmentKeys];
 #pragma unroll
   for (int k = 0; k < kSegmentKeys; ++k) state[k] = run.state[base + static_cast<std::int64_t>(k) * s.value_dim];
-  const auto arrive = [&](int stage) {
+  // The oldest stage on its way is there; another one takes its place.
+  const auto arrive = [&] {
     wait_copies<1>();
     __syncthreads();
-    fetch(stages[(stage + 2) % kStages], p, run, head, (stage + 2) * kStageRows);
-    copies_made();
+    feed.fetch(ring);
   };
-  arrive(0);
-  float keys[kSegmentKeys];
-  load_keys(stages[0].k[0] + segment * kPaddedKeys, keys);
-  float match = decay_and_match(state, stages[0].decays[0], keys);
+  arrive();
+  float even[kSegmentKeys];  // keys of even rows
+  float odd[kSegmentKeys];
+  float query[kSegmentKeys];
+  const int mine = segment * kPaddedKeys;
+  load_keys(ring.units[1][0] + mine, even);
+  load_keys(ring.units[1][1] + mine, odd);
+  load_keys(ring.units[0][0] + mine, query);
+  float match = add_segments<kSegments>(decay_and_match(state, ring.gates[0][0], even));
+  float* out = p.out + (static_cast<std::int64_t>(run.first_row) * s.heads + head) * s.value_dim + v;
+  float* captured = run.deltas != nullptr ? run.deltas + static_cast<std::int64_t>(head) * s.value_dim + v : nullptr;
+  const int row_values = s.heads * s.value_dim;
+  const bool writes = live && segment == 0;
+  float beta = ring.gates[1][0];
+  float value = ring.values[0][in_block];
+  float next_decay = ring.gates[0][1];
+  const auto finish_row = [&](float read, float delta) {
+    const float sum = add_segments<kSegments>(read);
+    if (!writes) return;
+    *out = sum;
+    out += row_values;
+    if (captured == nullptr) return;
+    *captured = delta;
+    captured += row_values;
+  };
+  // Row t, which is not the last one. Beyond the last row come numbers that nobody uses.
+  const auto pass = [&](int t, float(&keys)[kSegmentKeys], const float(&next_keys)[kSegmentKeys]) {
+    const int next = (t + 1) % kRingRows;
+    const int after = (t + 2) % kRingRows;
+    const float delta = beta * (value - match);
+    const float decay = next_decay;
+    beta = ring.gates[1][next];
+    value = ring.values[next][in_block];
+    next_decay = ring.gates[0][after];
+    const float read = flow_row(state, keys, next_keys, query, delta, decay, ring.units[1][after] + mine,
+                                ring.units[0][next] + mine, match);
+    match = add_segments<kSegments>(match);
+    finish_row(read, delta);
+  };
+  int t = 0;
+  static_assert(kStageRows % 2 == 0, "rows arrive in front of an even one");
 #pragma unroll 1
-  for (int t = 0; t < run.rows; ++t) {
-    const Stage<kSegments>& stage = stages[t / kStageRows % kStages];
-    const int r = t % kStageRows;
-    const float* q = stage.q[r] + segment * kPaddedKeys;
-    const float delta = stage.betas[r] * (stage.values[r][in_block] - add_segments<kSegments>(match));
+  for (; t + 2 < run.rows; t += 2) {
+    if ((t + 2) % kStageRows == 0) arrive();
+    pass(t, even, odd);
+    pass(t + 1, odd, even);
+  }
+  const auto last = [&](const float(&keys)[kSegmentKeys]) {
+    const float delta = beta * (value - match);
     float read = 0.0F;
-    if (t + 1 < run.rows) {
-      const int next = (t + 1) % kStageRows;
-      if (next == 0) arrive((t + 1) / kStageRows);
-      const Stage<kSegments>& after = stages[(t + 1) / kStageRows % kStages];
-      read = update_read_and_match(state, keys, delta, q, after.k[next] + segment * kPaddedKeys, after.decays[next],
-                                   match);
-    } else {
-      read = update_and_read(state, keys, delta, q);
+#pragma unroll
+    for (int k = 0; k < kSegmentKeys; ++k) {
+      state[k] = canon_fma(keys[k], delta, state[k]);
+      read = canon_fma(state[k], query[k], read);
     }
-    const float out = add_segments<kSegments>(read);
-    if (live && segment == 0) {
-      p.out[((run.first_row + t) * static_cast<std::int64_t>(s.heads) + head) * s.value_dim + v] = out;
-      if (run.deltas != nullptr) {
-        run.deltas[(static_cast<std::int64_t>(t) * s.heads + head) * s.value_dim + v] = delta;
-      }
-    }
+    finish_row(read, delta);
+  };
+  if (t + 1 < run.rows) {
+    pass(t, even, odd);
+    last(odd);
+  } else {
+    last(even);
   }
   wait_copies<0>();
   if (!live) return;

@@ -57,27 +57,35 @@ __device__ __forceinline__ float update_and_read(float (&state)[kSegmentKeys], c
   return read;
 }
 
-/// update_and_read() of a row and decay_and_match() of the next one, whose keys take the place of this one's, in one
-/// pass: two independent chains of sums instead of one after the other.
-__device__ __forceinline__ float update_read_and_match(float (&state)[kSegmentKeys], float (&keys)[kSegmentKeys],
-                                                       float delta, const float* q, const float* next_keys, float decay,
-                                                       float& match) {
+/// update_and_read() of a row and decay_and_match() of the next one in one pass: two independent chains of sums instead
+/// of one after the other. `keys` and `query` are the row's, `next_keys` the next row's. What has been used makes room
+/// at once: `keys` receives the keys of the row after the next from `keys_from`, `query` the query of the next row from
+/// `query_from`, so that loads have a whole row's time.
+__device__ __forceinline__ float flow_row(float (&state)[kSegmentKeys], float (&keys)[kSegmentKeys],
+                                          const float (&next_keys)[kSegmentKeys], float (&query)[kSegmentKeys],
+                                          float delta, float next_decay, const float* keys_from,
+                                          const float* query_from, float& match) {
   float read = 0.0F;
   match = 0.0F;
 #pragma unroll
   for (int i = 0; i < kSegmentKeys; i += 4) {
-    const float4 four = *reinterpret_cast<const float4*>(q + i);
-    const float4 next = *reinterpret_cast<const float4*>(next_keys + i);
-    const float query[4] = {four.x, four.y, four.z, four.w};
-    const float key[4] = {next.x, next.y, next.z, next.w};
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float updated = canon_fma(keys[i + k], delta, state[i + k]);
+    for (int k = i; k < i + 4; ++k) {
+      const float updated = canon_fma(keys[k], delta, state[k]);
       read = canon_fma(updated, query[k], read);
-      keys[i + k] = key[k];
-      state[i + k] = updated * decay;
-      match = canon_fma(state[i + k], keys[i + k], match);
+      state[k] = updated * next_decay;
+      match = canon_fma(state[k], next_keys[k], match);
     }
+    const float4 four = *reinterpret_cast<const float4*>(keys_from + i);
+    const float4 coming = *reinterpret_cast<const float4*>(query_from + i);
+    keys[i] = four.x;
+    keys[i + 1] = four.y;
+    keys[i + 2] = four.z;
+    keys[i + 3] = four.w;
+    query[i] = coming.x;
+    query[i + 1] = coming.y;
+    query[i + 2] = coming.z;
+    query[i + 3] = coming.w;
   }
   return read;
 }

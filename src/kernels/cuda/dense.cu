@@ -110,6 +110,8 @@ __global__ void __launch_bounds__(256) dense_kernel(DenseParams p) {
   }
 }
 
+/// Matrices with at most so many rows give too few blocks of a warp a row or a tile.
+constexpr int kFewRows = 1024;
 constexpr int kTileRows = 8;
 constexpr int kTileTokens = 8;
 
@@ -198,6 +200,11 @@ void dense_product(Queue& queue, const DenseWeights& weights, const float* x, st
   if (selection == nullptr && out_stride == weights.rows && dense_tiles_take(weights, x_rows)) {
     const DenseTileProduct product{&weights, out};
     dense_tiles(queue, {&product, 1}, x, x_rows);
+    return;
+  }
+  if (selection == nullptr && out_stride == weights.rows && p.rows <= kFewRows && dense_long_takes(weights, x_rows)) {
+    const DenseTileProduct product{&weights, out};
+    dense_long(queue, {&product, 1}, x, x_rows);
     return;
   }
   const int warps = p.rows >= 4096 ? 8 : (p.rows >= 1024 ? 4 : 2);

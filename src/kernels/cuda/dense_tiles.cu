@@ -62,45 +62,59 @@ __device__ __forceinline__ float weight_of(const uint4& w, int step) {
   return bits_float(step % 2 == 0 ? word << 16 : word & 0xffff0000U);
 }
 
-/// Lane j of a warp is lane j of fold32 for 8 output rows x 16 tokens. The first kSteps * 32 inputs of a chunk.
+/// Where a lane finds its operands in a stage. Lane j of a warp is lane j of fold32 for 8 output rows x 16 tokens; its
+/// rows and, of every four, its tokens are permuted by its number, as fold_permuted() wants it.
+struct Places {
+  int weights[kRows];  ///< in 16 bytes
+  int x[4];            ///< in floats
+
+  __device__ __forceinline__ Places(int my_row, int my_token, int lane) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) weights[r] = (my_row + (r ^ (lane / 4))) * 32 + lane;
+#pragma unroll
+    for (int t = 0; t < 4; ++t) x[t] = (my_token + (t ^ (lane % 4))) * kChunk + lane;
+  }
+};
+
+__device__ __forceinline__ void load_tokens(const Stage& stage, const Places& at, int step, float (&values)[kTokens]) {
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) values[t] = (&stage.x[0][0])[at.x[t % 4] + t / 4 * (4 * kChunk) + 32 * step];
+}
+
+__device__ __forceinline__ void add_row(float weight, int r, const float (&values)[kTokens],
+                                        float (&sums)[kTokens / 4][32]) {
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+    sums[t / 4][r * 4 + t % 4] = canon_fma(weight, values[t], sums[t / 4][r * 4 + t % 4]);
+  }
+}
+
+/// The first kSteps * 32 inputs of a chunk.
 template <int kSteps>
-__device__ __forceinline__ void add_chunk(const Stage& stage, int my_row, int my_token, int lane,
-                                          float (&sums)[kTokens / 4][32]) {
+__device__ __forceinline__ void add_chunk(const Stage& stage, const Places& at, float (&sums)[kTokens / 4][32]) {
   uint4 w[kRows];
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) w[r] = stage.weights[my_row + r][lane];
+  for (int r = 0; r < kRows; ++r) w[r] = (&stage.weights[0][0])[at.weights[r]];
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     float values[kTokens];
+    load_tokens(stage, at, step, values);
 #pragma unroll
-    for (int t = 0; t < kTokens; ++t) values[t] = stage.x[my_token + t][32 * step + lane];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const float weight = weight_of(w[r], step);
-#pragma unroll
-      for (int t = 0; t < kTokens; ++t) {
-        sums[t / 4][r * 4 + t % 4] = canon_fma(weight, values[t], sums[t / 4][r * 4 + t % 4]);
-      }
-    }
+    for (int r = 0; r < kRows; ++r) add_row(weight_of(w[r], step), r, values, sums);
   }
 }
 
 /// The last chunk, of `steps` times 32 inputs.
-__device__ __forceinline__ void add_rest(const Stage& stage, int steps, int my_row, int my_token, int lane,
+__device__ __forceinline__ void add_rest(const Stage& stage, const Places& at, int steps,
                                          float (&sums)[kTokens / 4][32]) {
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     float values[kTokens];
-#pragma unroll
-    for (int t = 0; t < kTokens; ++t) values[t] = stage.x[my_token + t][32 * step + lane];
+    load_tokens(stage, at, step, values);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const auto* row = reinterpret_cast<const std::uint16_t*>(&stage.weights[my_row + r][lane]);
-      const float weight = bf16_to_float(row[step]);
-#pragma unroll
-      for (int t = 0; t < kTokens; ++t) {
-        sums[t / 4][r * 4 + t % 4] = canon_fma(weight, values[t], sums[t / 4][r * 4 + t % 4]);
-      }
+      const auto* row = reinterpret_cast<const std::uint16_t*>(&stage.weights[0][0] + at.weights[r]);
+      add_row(bf16_to_float(row[step]), r, values, sums);
     }
   }
 }
@@ -122,9 +136,16 @@ __global__ void __launch_bounds__(kThreads, 1) dense_tiles_kernel(TileParams p) 
   const int my_row = warp % 4 * kRows;
   const int my_token = warp / 4 * kTokens;
   const bool inside = row0 + my_row < matrix.rows;
+  const Places at(my_row, my_token, lane);
+  int next_chunk = 0;  // of the next fetch
+  int next_token = first_token;
   const auto fetch_item = [&](int item) {
     if (item < items) {
-      fetch(stages[item % kStages], p, matrix, row0, first_token + item / p.chunks * kBlockTokens, item % p.chunks);
+      fetch(stages[item % kStages], p, matrix, row0, next_token, next_chunk);
+      if (++next_chunk == p.chunks) {
+        next_chunk = 0;
+        next_token += kBlockTokens;
+      }
     }
     copies_made();
   };
@@ -133,26 +154,33 @@ __global__ void __launch_bounds__(kThreads, 1) dense_tiles_kernel(TileParams p) 
   float sums[kTokens / 4][32];  // [four tokens][row, token]
 #pragma unroll
   for (int i = 0; i < 8 * kTokens; ++i) sums[i / 32][i % 32] = 0.0F;
+  int chunk = -1;
+  int token0 = first_token;
 #pragma unroll 1
   for (int item = 0; item < items; ++item) {
+    if (++chunk == p.chunks) {
+      chunk = 0;
+      token0 += kBlockTokens;
+    }
     wait_copies<kStages - 2>();
     __syncthreads();
     fetch_item(item + kStages - 1);
     if (!inside) continue;
     const Stage& stage = stages[item % kStages];
-    const int chunk = item % p.chunks;
     const int steps = (p.cols - chunk * kChunk) / 32;
     if (steps >= kChunk / 32) {
-      add_chunk<kChunk / 32>(stage, my_row, my_token, lane, sums);
+      add_chunk<kChunk / 32>(stage, at, sums);
+    } else if (steps == 2) {
+      add_chunk<2>(stage, at, sums);
     } else {
-      add_rest(stage, steps, my_row, my_token, lane, sums);
+      add_rest(stage, at, steps, sums);
     }
     if (chunk + 1 < p.chunks) continue;
 #pragma unroll
     for (int q = 0; q < kTokens / 4; ++q) {
-      const float y = fold_transposed(sums[q], lane);
+      const float y = fold_permuted(sums[q]);
       const int row = row0 + my_row + lane / 4;
-      const int token = first_token + item / p.chunks * kBlockTokens + my_token + q * 4 + lane % 4;
+      const int token = token0 + my_token + q * 4 + lane % 4;
       if (row < matrix.rows && token < p.tokens) matrix.out[static_cast<std::int64_t>(token) * matrix.rows + row] = y;
 #pragma unroll
       for (int i = 0; i < 32; ++i) sums[q][i] = 0.0F;

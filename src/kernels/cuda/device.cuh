@@ -51,6 +51,19 @@ __device__ __forceinline__ float fold_transposed(float (&sums)[kCount], int lane
   return fold_rounds<16, kCount>(sums, lane);
 }
 
+/// fold_transposed() of 32 sums that lie in an order of each lane's own: sums[i] of a lane is that of output i ^ lane.
+/// What a lane keeps and what it gives then have the same places in all lanes, which spares the choice between them.
+template <int kWidth = 16>
+__device__ __forceinline__ float fold_permuted(float (&sums)[32]) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) sums[i] += __shfl_xor_sync(kAllLanes, sums[i + kWidth], kWidth);
+  if constexpr (kWidth > 1) {
+    return fold_permuted<kWidth / 2>(sums);
+  } else {
+    return sums[0];
+  }
+}
+
 /// Orders like the value, the two zeros equal; above 0 for every number.
 __device__ __forceinline__ unsigned ordered_bits(float value) {
   const unsigned bits = float_bits(value + 0.0F);

@@ -24,4 +24,9 @@ struct DenseTileProduct {
 /// One or two products of the same activations f32 [x_rows, cols] in one launch; the second one may have few rows.
 void dense_tiles(Queue& queue, std::span<const DenseTileProduct> products, const float* x, std::int64_t x_rows);
 
+/// Whether dense_long() serves this product: bf16 weights, whole chunks of inputs and many of them, few outputs.
+[[nodiscard]] bool dense_long_takes(const DenseWeights& weights, std::int64_t x_rows);
+/// dense_tiles() for so few rows on both sides that tiles would leave the device empty.
+void dense_long(Queue& queue, std::span<const DenseTileProduct> products, const float* x, std::int64_t x_rows);
+
 }  // namespace lockstep::kernels::cuda

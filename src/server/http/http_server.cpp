@@ -6,12 +6,16 @@
 #include <thread>
 #include <vector>
 
+#include "base/file.hpp"
 #include "server/http/session.hpp"
 
 namespace lockstep::server {
 namespace {
 
 Status load_certificate(asio::ssl::context& tls, const HttpOptions& options) {
+  for (const std::string& file : {options.tls_certificate, options.tls_key}) {
+    LOCKSTEP_TRY(file_present(file));  // no link that leads nowhere
+  }
   ErrorCode failed;
   tls.set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_tlsv1 |
                       asio::ssl::context::no_tlsv1_1 | asio::ssl::context::no_compression,

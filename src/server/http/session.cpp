@@ -115,6 +115,24 @@ void Session::read_header() {
   parser_->header_limit(static_cast<std::uint32_t>(shared_->options.header_bytes));
   parser_->body_limit(shared_->options.body_bytes);
   deadline(phase_ == Phase::Idle ? shared_->options.idle_seconds : shared_->options.header_seconds);
+  skip_empty_lines();
+}
+
+/// Empty lines before a request are no part of it (RFC 9112, 2.2): some clients send one behind a body.
+void Session::skip_empty_lines() {
+  const auto next = [this] {
+    return std::string_view(static_cast<const char*>(buffer_.data().data()), buffer_.size());
+  };
+  while (next().starts_with("\r\n")) buffer_.consume(2);
+  if (next().empty() || next() == "\r") {
+    return stream_.async_read_some(buffer_.prepare(4096),
+                                   [self = shared_from_this()](const ErrorCode& error, std::size_t count) {
+                                     if (error) return self->on_header(error);
+                                     self->buffer_.commit(count);
+                                     if (self->phase_ != Phase::Header && self->phase_ != Phase::Idle) return;
+                                     self->skip_empty_lines();
+                                   });
+  }
   http::async_read_header(stream_, buffer_, *parser_,
                           [self = shared_from_this()](const ErrorCode& error, std::size_t) { self->on_header(error); });
 }
@@ -145,12 +163,16 @@ void Session::on_header(const ErrorCode& error) {
   if (!coding.empty() && !boost::beast::iequals(parser_->get()[http::field::transfer_encoding], "chunked")) {
     return refuse({501, "unsupported_encoding", "the only Transfer-Encoding is chunked"});
   }
+  const bool expects = !request.header("expect").empty() && parser_->get().version() >= 11;  // older ones cannot
+  if (expects && !boost::beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
+    return refuse({417, "expectation_failed", "the only expectation that can be met is 100-continue"});
+  }
   if (std::optional<HttpResponse> response = shared_->handler.refuse(request)) {
     make_exchange(std::move(request), false);
     return current_->respond(*std::move(response));
   }
   deadline(shared_->options.body_seconds);
-  if (!boost::beast::iequals(parser_->get()[http::field::expect], "100-continue")) return read_body();
+  if (!expects) return read_body();
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
   asio::async_write(stream_, asio::buffer(kContinue.data(), kContinue.size()),
                     [self = shared_from_this()](const ErrorCode& failed, std::size_t) {

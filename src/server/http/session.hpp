@@ -190,6 +190,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   /// Lets the server find this session when it ends.
   void join_server();
   void read_header();
+  void skip_empty_lines();
   void on_header(const ErrorCode& error);
   void read_body();
   void on_body(const ErrorCode& error);

@@ -36,11 +36,9 @@ void read_bias(ObjectReader& reader, SamplingFields& fields) {
   for (const auto& [key, value] : bias->items()) {
     decode::TokenId id = 0;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (error != std::errc() || end != key.data() + key.size() || id < 0) {
+    // One spelling for each: no token can be named twice.
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || fmt::format("{}", id) != key) {
       reader.complain("logit_bias", fmt::format("has the key '{}', which is no token id", key.substr(0, 32)));
-    } else if (fields.logit_bias.contains(id)) {
-      reader.complain("logit_bias",
-                      fmt::format("names token {} twice, the second time as '{}'", id, key.substr(0, 32)));
     } else if (!value.is_number() || !(value.get<double>() >= -100 && value.get<double>() <= 100)) {
       reader.complain(fmt::format("logit_bias.{}", key), "must be a number between -100 and 100");
     } else {
