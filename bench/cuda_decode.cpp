@@ -252,9 +252,10 @@ int main(int count, char** arguments) {
     }
   }
   if (count > 3) text["ngram_vocab_size_base"] = std::atoi(arguments[3]);
+  artifact::Artifact artifact = must(artifact::make_synthetic_on_demand(synth));  // the device makes them, or we do
   auto begin = Clock::now();
-  const artifact::Artifact artifact = must(artifact::make_synthetic(synth));
-  fmt::print("weights made in {:.1f} s\n", since(begin));
+  artifact.make_ready();
+  fmt::print("n-gram table made in {:.1f} s\n", since(begin));
   std::fflush(stdout);
   if (count > 5 && std::string_view(arguments[5]) == "tables") {
     std::vector<backend::NgramMode> modes;

@@ -202,12 +202,12 @@ void Artifact::make_ready() {
   for (LayerView& layer : state_->built.view.layers) {
     if (!layer.ple || !layer.ple->table.table) continue;
     MatrixView& table = *layer.ple->table.table;
-    if (table.data == nullptr && table.codes == nullptr) table = state_->fill(table, state_->memory.emplace_back());
+    if (!table.has_data()) table = state_->fill(table, state_->memory.emplace_back());
   }
 }
 
 MatrixView Artifact::readable(const MatrixView& view, std::vector<std::byte>& memory) const {
-  if (state_->fill && view.data == nullptr && view.codes == nullptr) return state_->fill(view, memory);
+  if (state_->fill && !view.has_data()) return state_->fill(view, memory);
   for (const TransposedExperts& job : state_->built.transposed) {
     const auto at = std::find(job.views.begin(), job.views.end(), &view);
     if (at == job.views.end()) continue;

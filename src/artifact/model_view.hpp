@@ -21,6 +21,13 @@ enum class DType : std::uint8_t { F32, F16, BF16, I64, I32, U32, U8, F8E4M3 };
 [[nodiscard]] std::optional<DType> dtype_from_name(std::string_view name);
 [[nodiscard]] bool is_float(DType type);  ///< F32, F16 or BF16: what weights and scales may be
 
+/// What the planes of a synthetic matrix are made from: streams and multipliers (synth_values.hpp).
+struct SynthSource {
+  std::uint64_t weight_key = 0, scale_key = 0;  ///< of codes or dense elements, and of scales
+  float unit = 0;                               ///< of dense elements
+  float step = 0, middle = 0;                   ///< of scales and biases
+};
+
 /// A stack of `count` matrices [rows, cols], row-major, each a dense or an affine-quantised one. count > 1 for experts.
 ///
 /// Affine (numerics.md N3): w[r][c] = scale[r][c / group] * code[r][c] + bias[r][c / group]. The codes of a row are one
@@ -43,6 +50,11 @@ struct MatrixView {
   const std::byte* biases = nullptr;
   DType scale_dtype = DType::BF16;  ///< F32, F16 or BF16
 
+  /// Of a synthetic matrix, with or without data: a device may make the bytes itself instead of being sent them.
+  std::optional<SynthSource> synth;
+
+  /// Whether the bytes are somewhere; those of matrices made on demand are not.
+  [[nodiscard]] bool has_data() const { return data != nullptr || codes != nullptr; }
   [[nodiscard]] std::size_t code_row_bytes() const { return static_cast<std::size_t>(cols * bits / 8); }
   [[nodiscard]] std::size_t scale_row_bytes() const {
     return static_cast<std::size_t>(cols / group) * dtype_size(scale_dtype);

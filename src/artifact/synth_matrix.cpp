@@ -25,6 +25,11 @@ SynthMatrix::SynthMatrix(const std::string& module, std::int64_t rows, std::int6
              {module + ".biases", scales}};
 }
 
+SynthSource SynthMatrix::source() const {
+  if (!precision_) return {weight_key_, scale_key_, synth_unit(deviation_), 0, 0};
+  return {weight_key_, scale_key_, 0, synth_step(*precision_, deviation_), synth_middle(*precision_)};
+}
+
 void SynthMatrix::fill(std::size_t plane, std::uint64_t offset, std::span<std::byte> out) const {
   if (plane == 0 && precision_) {
     synth_bytes(weight_key_, offset, out);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "artifact/model_view.hpp"
 #include "artifact/quantization.hpp"
 #include "base/thread_pool.hpp"
 
@@ -26,6 +27,9 @@ class SynthMatrix {
 
   /// MODULE.weight, and for affine ones MODULE.scales and MODULE.biases, in this order.
   [[nodiscard]] const std::vector<Plane>& planes() const { return planes_; }
+
+  /// What a device needs to make the planes.
+  [[nodiscard]] SynthSource source() const;
 
   /// Bytes [offset, offset + out.size()) of a plane; both even.
   void fill(std::size_t plane, std::uint64_t offset, std::span<std::byte> out) const;

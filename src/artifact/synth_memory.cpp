@@ -9,6 +9,7 @@
 #include "artifact/synth_view.hpp"
 #include "base/memory.hpp"
 #include "base/progress.hpp"
+#include "base/sha256.hpp"
 
 namespace lockstep::artifact {
 namespace {
@@ -39,6 +40,7 @@ class Maker {
     }
     const SynthMatrix matrix = matrix_of(view);
     for (const SynthMatrix::Plane& plane : matrix.planes()) bytes_ += plane.bytes;
+    view.synth = matrix.source();
     return view;
   }
 
@@ -113,6 +115,13 @@ std::string name_of(std::uint64_t seed) {
   return fmt::format("synthetic model, seed {}", seed);
 }
 
+/// Everything that decides the bytes: the artifact's identity is that of its name.
+std::string name_of(const SynthModel& model) {
+  const std::string text = model.config.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  return fmt::format("synthetic model {}, recipe {}, seed {}", sha256_hex(text).substr(0, 16), model.recipe.name,
+                     model.seed);
+}
+
 }  // namespace
 
 PrecisionRule recipe_rule(const Recipe& recipe) {
@@ -154,7 +163,7 @@ Result<Artifact> make_synthetic_on_demand(const SynthModel& model, std::size_t t
   const auto fill = [maker](const MatrixView& shape, std::vector<std::byte>& memory) {
     return maker->fill(shape, memory);
   };
-  return Artifact::on_demand(std::move(shapes), fill, name_of(model.seed));
+  return Artifact::on_demand(std::move(shapes), fill, name_of(model));
 }
 
 }  // namespace lockstep::artifact

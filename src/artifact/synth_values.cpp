@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/sha256.hpp"
-#include "numerics/bits.hpp"
 #include "numerics/philox.hpp"
+#include "numerics/synthetic.hpp"
 
 namespace lockstep::artifact {
 namespace {
@@ -66,26 +66,35 @@ void synth_bytes(std::uint64_t key, std::uint64_t offset, std::span<std::byte> o
 }
 
 void synth_dense(std::uint64_t key, std::uint64_t first, float deviation, std::span<std::uint16_t> out) {
-  const float unit = std::sqrt(3.0F) * deviation / 32768.0F;
-  each_halfword(key, first, out.size(), [&](std::size_t i, std::uint16_t h) {
-    out[i] = numerics::float_to_bf16((static_cast<float>(h) - 32767.5F) * unit);
-  });
+  const float unit = synth_unit(deviation);
+  each_halfword(key, first, out.size(),
+                [&](std::size_t i, std::uint16_t h) { out[i] = numerics::synthetic_weight(h, unit); });
 }
 
 void synth_scales(std::uint64_t key, std::uint64_t first, Precision precision, float deviation,
                   std::span<std::uint16_t> out) {
-  const auto levels = static_cast<float>(1 << precision.bits);
-  const float step = deviation * std::sqrt(12.0F / (levels * levels - 1.0F));
-  each_halfword(key, first, out.size(), [&](std::size_t i, std::uint16_t h) {
-    out[i] = numerics::float_to_bf16(step * (0.75F + (static_cast<float>(h) + 0.5F) / 131072.0F));
-  });
+  const float step = synth_step(precision, deviation);
+  each_halfword(key, first, out.size(),
+                [&](std::size_t i, std::uint16_t h) { out[i] = numerics::synthetic_scale(h, step); });
 }
 
 void synth_biases(std::span<const std::uint16_t> scales, Precision precision, std::span<std::uint16_t> out) {
-  const float middle = static_cast<float>((1 << precision.bits) - 1) / 2.0F;
-  std::transform(scales.begin(), scales.end(), out.begin(), [&](std::uint16_t scale) {
-    return numerics::float_to_bf16(-numerics::bf16_to_float(scale) * middle);
-  });
+  const float middle = synth_middle(precision);
+  std::transform(scales.begin(), scales.end(), out.begin(),
+                 [&](std::uint16_t scale) { return numerics::synthetic_bias(scale, middle); });
+}
+
+float synth_unit(float deviation) {
+  return std::sqrt(3.0F) * deviation / 32768.0F;
+}
+
+float synth_step(Precision precision, float deviation) {
+  const auto levels = static_cast<float>(1 << precision.bits);
+  return deviation * std::sqrt(12.0F / (levels * levels - 1.0F));
+}
+
+float synth_middle(Precision precision) {
+  return static_cast<float>((1 << precision.bits) - 1) / 2.0F;
 }
 
 float synth_deviation(std::string_view module, std::int64_t cols) {

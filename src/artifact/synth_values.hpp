@@ -32,6 +32,11 @@ void synth_scales(std::uint64_t key, std::uint64_t first, Precision precision, f
 /// The biases that centre those weights: bf16(-scale * (2^bits - 1) / 2), element by element.
 void synth_biases(std::span<const std::uint16_t> scales, Precision precision, std::span<std::uint16_t> out);
 
+/// What numerics::synthetic_weight(), synthetic_scale() and synthetic_bias() take besides the halfword or the scale.
+[[nodiscard]] float synth_unit(float deviation);
+[[nodiscard]] float synth_step(Precision precision, float deviation);
+[[nodiscard]] float synth_middle(Precision precision);
+
 /// The standard deviation of the weights of a module with rows of `cols` inputs, chosen so that random activations stay
 /// of order one through any number of layers, the router discriminates and logits spread over several units.
 [[nodiscard]] float synth_deviation(std::string_view module, std::int64_t cols);

@@ -206,6 +206,8 @@ class Backend {
 
   // Weights. Views may be kept: the artifact outlives the backend's weights.
   virtual Result<MatrixPtr> upload(const artifact::MatrixView& view) = 0;
+  /// Whether upload() itself makes the matrices of synthetic models whose views have no data.
+  [[nodiscard]] virtual bool makes_synthetic() const { return false; }
   /// A matrix of which only single rows are read (embed and draft_input), never a product.
   virtual Result<MatrixPtr> upload_rows(const artifact::MatrixView& view) { return upload(view); }
   virtual Result<BufferPtr> upload(std::span<const float> vector) = 0;

@@ -16,16 +16,19 @@ Result<kernels::cuda::DeviceInfo> choose_cuda_device(CudaDevices& devices, int i
   }
   if (count == 0) return fail(ErrorKind::Unsupported, "this machine has no CUDA device; use --device cpu");
   if (index < 0 || index >= count) {
-    return fail(ErrorKind::Usage, "there is no CUDA device {}; this machine has {} (counted from 0)", index, count);
+    return fail(ErrorKind::Usage, "there is no CUDA device {}; this machine has {}, the last is --device cuda:{}",
+                index, count, count - 1);
   }
   kernels::cuda::DeviceInfo info;
   if (!devices.open(index, info, reason)) {
-    return fail(ErrorKind::Unsupported, "CUDA device {} cannot be opened: {}", index, reason);
+    return fail(ErrorKind::Unsupported, "CUDA device {} cannot be opened: {}; use another one or --device cpu", index,
+                reason);
   }
   if (info.major < kLeastMajor) {
     return fail(ErrorKind::Unsupported,
-                "CUDA device {} ({}) has compute capability {}.{}; lockstep needs {}.0 or later", index, info.name,
-                info.major, info.minor, kLeastMajor);
+                "CUDA device {} ({}) has compute capability {}.{}; lockstep needs {}.0 or later; use a newer device "
+                "or --device cpu",
+                index, info.name, info.major, info.minor, kLeastMajor);
   }
   return info;
 }

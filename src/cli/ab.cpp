@@ -18,6 +18,7 @@
 #include "cli/ab_contexts.hpp"
 #include "cli/arguments.hpp"
 #include "cli/command.hpp"
+#include "cli/engine_options.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
@@ -32,7 +33,8 @@ namespace {
 constexpr std::uint64_t kMaxPromptBytes = std::uint64_t{64} << 20;
 
 struct Options {
-  std::string model, prompt, order, control, out, stored, seeds = "20260829-20260831";
+  EngineOptions model;  ///< a directory or a synthetic one
+  std::string prompt, order, control, out, stored, seeds = "20260829-20260831";
   std::vector<std::string> arms, required;
   std::vector<std::int64_t> contexts;
   std::int64_t prompt_tokens = 16384, max_tokens = 1024, context_tokens = 64;
@@ -178,9 +180,11 @@ class Bench {
   explicit Bench(const Options& options) : options_(options), waiter_(interrupts_.descriptor()) {}
 
   Status prepare(report::Cell& cell) {
-    const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options_.model));
-    const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open_shapes(directory));
-    model_ = {{"name", std::filesystem::weakly_canonical(directory).filename().string()},
+    const LoadedModel opened = LOCKSTEP_TRY(open_model(options_.model));
+    const std::filesystem::path& directory = opened.texts;
+    const artifact::Artifact& artifact = *opened.artifact;
+    const std::string in_directory = std::filesystem::weakly_canonical(directory).filename().string();
+    model_ = {{"name", opened.label.empty() ? in_directory : opened.label},
               {"config_sha256", artifact.identity().config_sha256},
               {"inventory_sha256", artifact.identity().inventory_sha256}};
     const std::string text =
@@ -195,6 +199,8 @@ class Bench {
     cell.prompt_tokens = message.prompt_tokens;
     cell.prompt_sha256 = sha256_hex(message.text);
     setup_ = {.model = directory.string(),
+              .in_memory = options_.model.in_memory,
+              .ngram_rows = options_.model.ngram_rows,
               .message = std::move(message.text),
               .cell = cell,
               .start_seconds = options_.start_timeout,
@@ -380,7 +386,8 @@ void add_gate_options(CLI::App& command, Options& options) {
 void add_ab(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("ab", "Measure speed and parity of several ways to run a model");
-  add_model_option(*command, options->model);
+  add_model_option(*command, options->model.model);
+  add_in_memory_option(*command, options->model);
   command->add_option("--arm", options->arms, "NAME=FLAGS of `serve` (repeatable); VARIABLE=VALUE words may come first")
       ->allow_extra_args(false);
   command->add_option("--order", options->order, "ABA, A/B/A, or a list: 'c1 a1 b1 b2 a2 c2' (default: there and back)")
@@ -407,6 +414,7 @@ void add_ab(CLI::App& app, CommandContext& context) {
       "  lockstep ab -m ~/models/Flash-Next --arm a='--depth 0' --arm b='--depth 3' --out receipt\n"
       "  lockstep ab --prompt-tokens 512 --max-tokens 128 --arm on= --arm off='--disable-optimization mtp'\n"
       "  lockstep ab -m ~/models/Flash-Next --contexts 2048,16384,65536,131072,262144\n"
+      "  lockstep ab --in-memory flash-next --ngram-rows 50000 --arm gpu='--device cuda' --contexts 2048,262000\n"
       "  lockstep ab --report receipt/ab.json\n"
       "\n"
       "Exit codes: 0 PASS, 1 FAIL (answers differ, a lane did not run, a window failed), 2 wrong usage, 130 "

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cuda_devices.hpp"
 #include "backend/device.hpp"
+#include "base/memory.hpp"
 #include "base/progress.hpp"
 #include "base/thread_pool.hpp"
 #include "cli/ab_arm.hpp"
 #include "cli/version.hpp"
-#include "engine/load_plan.hpp"
+#include "engine/device_plan.hpp"
 #include "report/machine.hpp"
 #include "report/markdown.hpp"
 #include "report/report.hpp"
@@ -59,14 +61,15 @@ OrderedJson linearity(const std::vector<Point>& points) {
           {"linear", worst <= allowed}};
 }
 
-/// Whether a context fits into the memory before it runs. On a GPU the device itself says when its memory ends.
+/// Whether a context fits into the memory of the processor or of the model's CUDA device before it runs.
 class Room {
  public:
   static Result<Room> create(const ChatEngine& engine) {
     Room room;
     EngineOptions options = engine.engine_options();
-    room.checked_ = !options.force_memory && !LOCKSTEP_TRY(backend::parse_device(options.device)).cuda;
+    room.checked_ = !options.force_memory;
     if (!room.checked_) return room;
+    room.device_ = LOCKSTEP_TRY(backend::parse_device(options.device));
     options.threads = std::min(options.threads, usable_processors());  // loading has warned of more
     room.artifact_ = engine.loaded().artifact.get();
     room.setup_ = load_setup(options, *room.artifact_, engine.loaded().model->has_draft());
@@ -75,31 +78,51 @@ class Room {
     room.setup_.options.capture = std::ranges::any_of(lanes, [](const decode::LaneReport& lane) {
       return lane.lane->id == decode::LaneId::GdnCapture && decode::verdict_text(lane.verdict) == "armed";
     });
-    room.loaded_scratch_ = LOCKSTEP_TRY(engine::plan_load(*room.artifact_, room.setup_)).scratch;
+    room.loaded_scratch_ = LOCKSTEP_TRY(room.needs()).scratch;
     return room;
   }
 
   /// `held` bytes of the sequence before are given back when the next one starts. Errors: Limit with the bytes.
-  Status check(std::int64_t tokens, std::uint64_t held, const std::function<std::uint64_t()>& read_available) {
+  Status check(std::int64_t tokens, std::uint64_t held, const std::function<Result<std::uint64_t>()>& read_available) {
     if (!checked_) return {};
     setup_.tokens = tokens;
-    const engine::LoadPlan plan = LOCKSTEP_TRY(engine::plan_load(*artifact_, setup_));
+    const Needs plan = LOCKSTEP_TRY(needs());
     const std::optional<std::uint64_t> limit = LOCKSTEP_TRY(memory_limit());
-    if (limit && plan.total() > *limit) {
+    if (limit && !device_.cuda && plan.total > *limit) {
       return fail(ErrorKind::Limit, "no room in memory: with the model it takes {} bytes, LOCKSTEP_MEMORY_LIMIT is {}",
-                  plan.total(), *limit);
+                  plan.total, *limit);
     }
     const std::uint64_t more = plan.states + plan.scratch - std::min(plan.scratch, loaded_scratch_);
     const std::uint64_t needed = more - std::min(more, held);
-    const std::uint64_t available = read_available();
+    const std::uint64_t available = LOCKSTEP_TRY(read_available ? read_available() : free_bytes());
     if (needed > available) {
-      return fail(ErrorKind::Limit, "no room in memory: its state takes {} bytes, {} are available", needed, available);
+      return fail(ErrorKind::Limit, "no room in {}: its state takes {} bytes, {} are available",
+                  device_.cuda ? "the memory of " + device_.text() : "memory", needed, available);
     }
     return {};
   }
 
  private:
+  struct Needs {
+    std::uint64_t states = 0, scratch = 0, total = 0;
+  };
+
+  [[nodiscard]] Result<Needs> needs() const {
+    if (!device_.cuda) {
+      const engine::LoadPlan plan = LOCKSTEP_TRY(engine::plan_load(*artifact_, setup_));
+      return Needs{plan.states, plan.scratch, plan.total()};
+    }
+    const engine::DevicePlan plan = LOCKSTEP_TRY(engine::plan_device(*artifact_, setup_, UINT64_MAX, UINT64_MAX));
+    return Needs{plan.states, plan.scratch, plan.total()};
+  }
+
+  [[nodiscard]] Result<std::uint64_t> free_bytes() const {
+    if (!device_.cuda) return available_memory();
+    return LOCKSTEP_TRY(backend::open_cuda_device(device_.index)).free_memory;
+  }
+
   bool checked_ = false;
+  backend::DeviceChoice device_;
   const artifact::Artifact* artifact_ = nullptr;
   engine::LoadSetup setup_;
   std::uint64_t loaded_scratch_ = 0;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/memory.hpp"
+#include "base/result.hpp"
 #include "cli/ab_window.hpp"
 
 namespace lockstep::cli {
@@ -15,8 +15,8 @@ struct SweepOptions {
   std::vector<std::int64_t> contexts;        ///< prompt tokens, ascending, none twice
   std::int64_t tokens = 64;                  ///< decoded at each
   std::function<report::GateRecord()> gate;  ///< waits for quiet before each
-  /// Bytes of memory that are free, read before each context.
-  std::function<std::uint64_t()> available = [] { return available_memory(); };
+  /// Bytes that are free where the model runs, read before each context; empty: what the system or the device says.
+  std::function<Result<std::uint64_t>()> available{};
 };
 
 /// For every arm and context: speed of the prompt and of decoding, live bytes of the state, whether the pages of keys

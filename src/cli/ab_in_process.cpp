@@ -124,6 +124,8 @@ class LocalSession : public report::Session {
 Result<std::unique_ptr<ChatEngine>> load_arm(const AbSetup& setup, const report::Arm& arm) {
   EngineOptions engine;
   engine.model = setup.model;
+  engine.in_memory = setup.in_memory;
+  engine.ngram_rows = setup.ngram_rows;
   AnswerOptions answer;
   CLI::App app;
   CLI::App* command = app.add_subcommand("arm");

@@ -107,7 +107,15 @@ class ServedSession : public report::Session {
 Result<std::unique_ptr<report::Session>> open_served(const AbSetup& setup, const report::Arm& arm) {
   LOCKSTEP_TRY(check_flags(arm));
   report::ChildCommand command;
-  command.arguments = {own_path(), "serve", "--model", setup.model, "--host", "127.0.0.1", "--port", "0"};
+  command.arguments = {own_path(), "serve", "--host", "127.0.0.1", "--port", "0"};
+  if (setup.in_memory.empty()) {
+    command.arguments.insert(command.arguments.end(), {"--model", setup.model});
+  } else {
+    command.arguments.insert(command.arguments.end(), {"--in-memory", setup.in_memory});
+    if (setup.ngram_rows > 0) {
+      command.arguments.insert(command.arguments.end(), {"--ngram-rows", std::to_string(setup.ngram_rows)});
+    }
+  }
   command.arguments.insert(command.arguments.end(), arm.flags.begin(), arm.flags.end());
   command.environment = arm.environment;
   command.without = {"LOCKSTEP_API_KEY"};

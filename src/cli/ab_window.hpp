@@ -13,8 +13,10 @@ namespace lockstep::cli {
 
 /// What all windows are asked, and what they need to run.
 struct AbSetup {
-  std::string model;    ///< directory
-  std::string message;  ///< the user's message
+  std::string model;            ///< directory
+  std::string in_memory;        ///< or a synthetic model: GEOMETRY[:RECIPE[:SEED]]
+  std::int64_t ngram_rows = 0;  ///< of the synthetic one's n-gram table; 0: the geometry's
+  std::string message;          ///< the user's message
   report::Cell cell;
   double start_seconds = 600, request_seconds = 3600;
   report::Waiter* waiter = nullptr;

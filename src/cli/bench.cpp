@@ -4,13 +4,16 @@
 #include <CLI/App.hpp>
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <random>
 
+#include "backend/copy_rate.hpp"
 #include "backend/cpu/cpu_backend.hpp"
 #include "backend/cpu/machine_rate.hpp"
+#include "backend/device.hpp"
 #include "base/json.hpp"
 #include "base/progress.hpp"
 #include "cli/arguments.hpp"
@@ -28,11 +31,21 @@ namespace lockstep::cli {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{512} << 20;
+constexpr std::size_t kCopyBytes = std::size_t{1} << 30;  ///< on a device, twice
 
 struct Options {
   EngineOptions engine;
-  std::vector<std::int64_t> prompts{512}, depths{0}, widths{1};
-  std::int64_t tokens = 16, repetitions = 3, prompt_repetitions = 0, chunk = 256;
+  std::vector<std::int64_t> prompts{512}, depths{0}, widths{1}, streams{1};
+  std::int64_t tokens = 16, repetitions = 3, prompt_repetitions = 0, chunk = 0;
+
+  [[nodiscard]] std::int64_t most_rows() const {
+    return std::max(chunk, std::ranges::max(widths) * std::ranges::max(streams));
+  }
+  /// Of one sequence: one step of each repetition warms up.
+  [[nodiscard]] std::int64_t most_tokens() const {
+    const std::int64_t prompt = prompts.empty() ? 0 : std::ranges::max(prompts);
+    return std::max(prompt, std::ranges::max(depths) + (tokens + 1) * std::ranges::max(widths));
+  }
   bool json = false, profile = false;
 };
 
@@ -48,10 +61,11 @@ Spread spread(std::vector<double> values) {
 
 struct CaseResult {
   std::string name;
-  Spread rate;               ///< tokens a second
-  double achieved = 0;       ///< bytes or multiply-adds a second at the median
-  double limit = 0;          ///< what the machine measured meanwhile; 0: unknown
-  backend::Profile profile;  ///< of all repetitions
+  std::int64_t depth = 0, width = 0, streams = 0;  ///< of decoding
+  Spread rate;                                     ///< tokens a second
+  double achieved = 0;                             ///< bytes or multiply-adds a second at the median
+  double limit = 0;                                ///< what the machine measured meanwhile; 0: unknown
+  backend::Profile profile;                        ///< of all repetitions
 };
 
 double seconds(std::chrono::steady_clock::time_point start) {
@@ -64,15 +78,21 @@ std::uint64_t peak_memory() {
   return report::peak_memory(::getpid()).value_or(0);
 }
 
+/// What the machine can do, measured beside the model: reading memory and multiplying on the processor, copies on a
+/// device.
+struct Limits {
+  std::function<Result<double>()> bandwidth;  ///< bytes a second
+  double peak = 0;                            ///< multiply-adds a second; 0: unknown
+};
+
 class Bench {
  public:
-  Bench(const Options& options, LoadedModel loaded, model::Runner runner, backend::ReadTest read, double peak,
-        backend::Profile& profile, const InterruptScope& interrupts)
+  Bench(const Options& options, LoadedModel loaded, model::Runner runner, Limits limits, backend::Profile& profile,
+        const InterruptScope& interrupts)
       : options_(options),
         loaded_(std::move(loaded)),
         runner_(std::move(runner)),
-        read_(std::move(read)),
-        peak_(peak),
+        limits_(std::move(limits)),
         profile_(profile),
         interrupts_(interrupts) {}
 
@@ -91,51 +111,51 @@ class Bench {
       rates.push_back(static_cast<double>(length) / seconds(start));
       if (kept && i + 1 == runs) kept_.insert_or_assign(length, std::move(sequence));
     }
-    CaseResult result{fmt::format("prompt {}", length), spread(rates), 0, peak_, profile_};
+    CaseResult result;
+    result.name = fmt::format("prompt {}", length);
+    result.rate = spread(rates);
+    result.limit = limits_.peak;
+    result.profile = profile_;
     result.achieved = result.rate.median * work.integer_macs;
     return result;
   }
 
-  /// Steps of `width` tokens after `depth` tokens. Every repetition starts from a fork of the same sequence; memory
-  /// bandwidth is measured in between.
-  Result<CaseResult> decode(std::int64_t depth, std::int64_t width) {
-    if (depth_ != depth || !base_) {
-      base_.reset();
-      if (const auto kept = kept_.find(depth); kept != kept_.end()) {
-        base_ = std::move(kept->second);
-        kept_.erase(kept);
-      } else {
-        base_ = LOCKSTEP_TRY(model::Sequence::create(*loaded_.model));
-        if (depth > 0) LOCKSTEP_TRY(prefill(*base_, depth));
-      }
-      depth_ = depth;
-    }
+  /// Steps of `streams` sequences, `width` tokens of each, after `depth` tokens. Every repetition starts from forks of
+  /// the same sequence; memory bandwidth is measured in between.
+  Result<CaseResult> decode(std::int64_t depth, std::int64_t width, std::int64_t streams) {
+    LOCKSTEP_TRY(make_base(depth));
     std::vector<double> rates;
     std::vector<double> bandwidths;
     profile_.clear();
     for (std::int64_t i = 0; i < options_.repetitions; ++i) {
-      bandwidths.push_back(read_.run());
-      model::Sequence sequence = LOCKSTEP_TRY(base_->fork());
-      LOCKSTEP_TRY(step(sequence, width));  // pages are copied, scratch grows
+      bandwidths.push_back(LOCKSTEP_TRY(limits_.bandwidth()));
+      std::vector<model::Sequence> sequences;
+      for (std::int64_t n = 0; n < streams; ++n) sequences.push_back(LOCKSTEP_TRY(base_->fork()));
+      LOCKSTEP_TRY(step(sequences, width));  // pages are copied, scratch grows
       const backend::Profile before = profile_;
       const auto start = std::chrono::steady_clock::now();
-      for (std::int64_t t = 0; t < options_.tokens; ++t) LOCKSTEP_TRY(step(sequence, width));
-      rates.push_back(static_cast<double>(options_.tokens) / seconds(start));
+      for (std::int64_t t = 0; t < options_.tokens; ++t) LOCKSTEP_TRY(step(sequences, width));
+      rates.push_back(static_cast<double>(options_.tokens * streams) / seconds(start));
       if (i == 0) {
         for (std::size_t part = 0; part < backend::kParts; ++part) profile_.seconds[part] -= before.seconds[part];
       }
     }
-    const std::string name =
-        width == 1 ? fmt::format("decode at {}", depth) : fmt::format("steps of {} at {}", width, depth);
-    const backend::StateType state = loaded_.model->state_type();
-    const model::Work work = model::decode_work(loaded_.artifact->view(), state, depth);
-    CaseResult result{name, spread(rates), 0, width == 1 ? spread(bandwidths).median : 0, profile_};
-    result.achieved = width == 1 ? result.rate.median * work.bytes : 0;
+    CaseResult result;
+    result.name = width == 1 ? fmt::format("decode at {}", depth) : fmt::format("steps of {} at {}", width, depth);
+    if (streams > 1) result.name = fmt::format("{} streams, {}", streams, result.name);
+    result.depth = depth;
+    result.width = width;
+    result.streams = streams;
+    result.rate = spread(rates);
+    result.profile = profile_;
+    if (width > 1 || streams > 1) return result;  // how many experts several rows share is not known
+    result.limit = spread(bandwidths).median;
+    result.achieved =
+        result.rate.median * model::decode_work(loaded_.artifact->view(), loaded_.model->state_type(), depth).bytes;
     return result;
   }
 
-  [[nodiscard]] double peak() const { return peak_; }
-  double bandwidth() { return read_.run(); }
+  [[nodiscard]] const Limits& limits() const { return limits_; }
   [[nodiscard]] std::string describe() const { return loaded_.model->backend().describe(); }
   /// What to say of a model that is in no directory; empty for others.
   [[nodiscard]] const std::string& label() const { return loaded_.label; }
@@ -145,6 +165,18 @@ class Bench {
     return static_cast<std::int32_t>(random_() % static_cast<std::uint64_t>(loaded_.model->config().vocab_size));
   }
 
+  /// base_ becomes a sequence of `depth` tokens: the kept one, or what there is, continued.
+  Status make_base(std::int64_t depth) {
+    if (const auto kept = kept_.find(depth); kept != kept_.end()) {
+      base_ = std::move(kept->second);
+      kept_.erase(kept);
+    }
+    if (!base_ || base_->length() > depth) base_ = LOCKSTEP_TRY(model::Sequence::create(*loaded_.model));
+    const std::int64_t missing = depth - base_->length();
+    return missing > 0 ? prefill(*base_, missing) : Status{};
+  }
+
+  /// `length` tokens more.
   Status prefill(model::Sequence& sequence, std::int64_t length) {
     Progress progress("prompt", static_cast<std::uint64_t>(length), ProgressUnit::Items);
     for (std::int64_t done = 0; done < length;) {
@@ -163,16 +195,49 @@ class Bench {
     return {};
   }
 
-  Status step(model::Sequence& sequence, std::int64_t width) {
+  Status step(std::span<model::Sequence> sequences, std::int64_t width) {
     if (interrupts_.requested()) return fail(ErrorKind::Cancelled, "interrupted");
-    tokens_.resize(static_cast<std::size_t>(width));
+    const auto rows = static_cast<std::size_t>(width);
+    tokens_.resize(rows * sequences.size());
     for (std::int32_t& token : tokens_) token = random_token();
-    const model::Segment segment{&sequence, tokens_, model::LogitsWanted::All, false};
-    LOCKSTEP_TRY(runner_.forward({&segment, 1}));
-    const std::span<const float> logits = runner_.logits();
+    // A device that can draws the largest logit of each row itself, as it does for greedy requests.
+    const std::int64_t vocabulary_size = loaded_.model->config().vocab_size;
+    draws_.clear();
+    if (loaded_.model->backend().draw_vocabulary() >= vocabulary_size) {
+      draws_.resize(rows, {.vocab = static_cast<std::int32_t>(vocabulary_size)});
+    }
+    segments_.clear();
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      segments_.push_back(
+          {&sequences[i], std::span(tokens_).subspan(i * rows, rows), model::LogitsWanted::All, false, draws_});
+    }
+    LOCKSTEP_TRY(runner_.forward(segments_));
+    if (!draws_.empty()) return check_drawn(sequences);
     // What greedy sampling does; the token is drawn at random to vary n-gram rows and experts.
-    greedy_ = std::max_element(logits.begin(), logits.end()) - logits.begin();
-    return check_logits(sequence);
+    const auto vocabulary = static_cast<std::size_t>(loaded_.model->config().vocab_size);
+    const std::span<const float> logits = runner_.logits();
+    for (std::size_t row = 0; row < sequences.size(); ++row) {
+      const auto some = logits.subspan(row * rows * vocabulary, rows * vocabulary);
+      greedy_ = std::max_element(some.begin(), some.end()) - some.begin();
+    }
+    return check_logits(sequences.front());
+  }
+
+  /// check_logits() for rows that the device drew from: it looks at every logit and draws nothing otherwise.
+  [[nodiscard]] Status check_drawn(std::span<const model::Sequence> sequences) const {
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      for (const backend::Drawn& drawn : runner_.results(i).drawn) {
+        if (drawn.id < 0) return not_finite(sequences[i]);
+      }
+    }
+    return {};
+  }
+
+  [[nodiscard]] static tl::unexpected<Error> not_finite(const model::Sequence& sequence) {
+    return fail(ErrorKind::Internal,
+                "the step that ended at token {} gave logits that are not finite, so its speed says nothing; check the "
+                "model's files",
+                sequence.length());
   }
 
   /// The speed of a model that computes nothing is no measurement.
@@ -183,29 +248,26 @@ class Bench {
       bad |= static_cast<unsigned>((numerics::float_bits(logit) & kExponent) == kExponent);
     }
     if (bad == 0) return {};
-    return fail(ErrorKind::Internal,
-                "the step that ended at token {} gave logits that are not finite, so its speed says nothing; check the "
-                "model's files",
-                sequence.length());
+    return not_finite(sequence);
   }
 
   const Options& options_;
   LoadedModel loaded_;
   model::Runner runner_;
-  backend::ReadTest read_;
-  double peak_;
+  Limits limits_;
   backend::Profile& profile_;
   const InterruptScope& interrupts_;
   std::optional<model::Sequence> base_;
   std::map<std::int64_t, model::Sequence> kept_;  ///< by length
-  std::int64_t depth_ = -1;
   std::mt19937_64 random_{1};
   std::vector<std::int32_t> tokens_;
+  std::vector<model::Segment> segments_;
+  std::vector<backend::DrawRequest> draws_;
   std::ptrdiff_t greedy_ = 0;
 };
 
 std::string table_row(const CaseResult& result, bool prompt) {
-  std::string line = fmt::format("{:<22} {:>9.2f} {:>9.2f} {:>9.2f}", result.name, result.rate.median, result.rate.low,
+  std::string line = fmt::format("{:<30} {:>9.2f} {:>9.2f} {:>9.2f}", result.name, result.rate.median, result.rate.low,
                                  result.rate.high);
   if (result.limit > 0) {
     line += fmt::format("   {:>7.1f} {} {:>4.0f} % of {:.1f}", result.achieved * 1e-9, prompt ? "G/s " : "GB/s",
@@ -229,6 +291,11 @@ Json to_json(const CaseResult& result, bool prompt, bool profile) {
               {"tokens_per_second", result.rate.median},
               {"lowest", result.rate.low},
               {"highest", result.rate.high}};
+  if (!prompt) {
+    out["depth"] = result.depth;
+    out["width"] = result.width;
+    out["streams"] = result.streams;
+  }
   if (result.limit > 0) {
     out[prompt ? "multiply_adds_per_second" : "bytes_per_second"] = result.achieved;
     out["measured_limit"] = result.limit;
@@ -257,45 +324,81 @@ Status check_lengths(const Options& options, std::int64_t context) {
   return {};
 }
 
-Status run_bench(Options& options) {
-  const InterruptScope interrupts;
-  backend::Profile profile;
-  if (options.profile) options.engine.profile = &profile;
-  // A process with two pools must not have them spin against each other: the pool of the tests parks when idle.
-  ThreadPool pool(options.engine.threads);
-  const auto load_start = std::chrono::steady_clock::now();
-  LoadedModel loaded = LOCKSTEP_TRY(load_model(options.engine, false));
-  const double load_seconds = seconds(load_start);
-  const std::uint64_t load_peak = peak_memory();
-  LOCKSTEP_TRY(check_lengths(options, loaded.model->config().max_positions));
-  const std::int64_t most = std::max(options.chunk, *std::max_element(options.widths.begin(), options.widths.end()));
-  model::Runner runner = LOCKSTEP_TRY(model::Runner::create(*loaded.model, most));
+/// Of the processor: a pool of its own reads and multiplies.
+Result<Limits> processor_limits(const Options& options, ThreadPool& pool) {
   const kernels::Kernels* kernels = LOCKSTEP_TRY(backend::choose_kernels(options.engine.isa));
-  backend::ReadTest read = LOCKSTEP_TRY(backend::ReadTest::create(pool, kReadBytes, InterruptScope::flag()));
-  const double peak = backend::integer_peak(*kernels, pool, InterruptScope::flag());
-  Bench bench(options, std::move(loaded), std::move(runner), std::move(read), peak, profile, interrupts);
-  double bandwidth = 0;
-  for (int i = 0; i < 3; ++i) {
-    LOCKSTEP_TRY(interrupts.check());
-    bandwidth = std::max(bandwidth, bench.bandwidth());
-  }
+  auto read = std::make_shared<backend::ReadTest>(
+      LOCKSTEP_TRY(backend::ReadTest::create(pool, kReadBytes, InterruptScope::flag())));
+  return Limits{[read]() -> Result<double> { return read->run(); },
+                backend::integer_peak(*kernels, pool, InterruptScope::flag())};
+}
 
-  Json json = {{"version", version()},         {"commit", commit()},           {"backend", bench.describe()},
-               {"load_seconds", load_seconds}, {"load_peak_bytes", load_peak}, {"read_bytes_per_second", bandwidth},
-               {"integer_peak", bench.peak()}, {"cases", Json::array()}};
+Result<Limits> device_limits(backend::Backend& backend) {
+  auto copy = std::make_shared<backend::CopyTest>(LOCKSTEP_TRY(backend::CopyTest::create(backend, kCopyBytes)));
+  return Limits{[copy] { return copy->run(); }, 0};
+}
+
+/// The machine before the first case, for people and as JSON.
+struct Beginning {
+  double load_seconds = 0, bandwidth = 0;
+  std::uint64_t load_peak = 0;
+  bool cuda = false;
+};
+
+Json beginning_json(const Bench& bench, const Beginning& begin) {
+  Json json = {{"version", version()},
+               {"commit", commit()},
+               {"backend", bench.describe()},
+               {"load_seconds", begin.load_seconds},
+               {"load_peak_bytes", begin.load_peak},
+               {begin.cuda ? "copy_bytes_per_second" : "read_bytes_per_second", begin.bandwidth},
+               {"cases", Json::array()}};
+  if (!begin.cuda) json["integer_peak"] = bench.limits().peak;
   json["time"] = report::now_utc();
   json["machine"] = report::describe_machine();
   const std::optional<double> load = report::MachineReader().read().load;
   json["load_average"] = load ? Json(*load) : Json();
   if (!bench.label().empty()) json["synthetic"] = bench.label();
-  if (!options.json) {
-    LOCKSTEP_TRY(write_stdout(
-        fmt::format("{}{}; loaded in {:.2f} s, at most {} of memory till then\nread {:.1f} GB/s, integer peak {:.1f} G "
-                    "multiply-adds/s\n\n{:<22} {:>9} {:>9} {:>9}\n",
-                    bench.label().empty() ? "" : bench.label() + "\n", bench.describe(), load_seconds,
-                    format_bytes(static_cast<double>(load_peak)), bandwidth * 1e-9, bench.peak() * 1e-9, "", "median",
-                    "lowest", "highest")));
+  return json;
+}
+
+std::string beginning_text(const Bench& bench, const Beginning& begin) {
+  const std::string rates =
+      begin.cuda ? fmt::format("copies on the device {:.1f} GB/s (read and written)", begin.bandwidth * 1e-9)
+                 : fmt::format("read {:.1f} GB/s, integer peak {:.1f} G multiply-adds/s", begin.bandwidth * 1e-9,
+                               bench.limits().peak * 1e-9);
+  return fmt::format("{}{}; loaded in {:.2f} s, at most {} of memory till then\n{}\n\n{:<30} {:>9} {:>9} {:>9}\n",
+                     bench.label().empty() ? "" : bench.label() + "\n", bench.describe(), begin.load_seconds,
+                     format_bytes(static_cast<double>(begin.load_peak)), rates, "", "median", "lowest", "highest");
+}
+
+Status run_bench(Options& options) {
+  const InterruptScope interrupts;
+  backend::Profile profile;
+  if (options.profile) options.engine.profile = &profile;
+  const backend::DeviceChoice device = LOCKSTEP_TRY(backend::parse_device(options.engine.device));
+  if (options.chunk == 0) options.chunk = backend::prompt_chunk(device);
+  options.engine.rows = options.most_rows();
+  options.engine.tokens = options.most_tokens();
+  // A process with two pools must not have them spin against each other: the pool of the tests parks when idle.
+  ThreadPool pool(options.engine.threads);
+  Beginning begin;
+  begin.cuda = device.cuda;
+  const auto load_start = std::chrono::steady_clock::now();
+  LoadedModel loaded = LOCKSTEP_TRY(load_model(options.engine, false));
+  begin.load_seconds = seconds(load_start);
+  begin.load_peak = peak_memory();
+  LOCKSTEP_TRY(check_lengths(options, loaded.model->config().max_positions));
+  model::Runner runner = LOCKSTEP_TRY(model::Runner::create(*loaded.model, options.most_rows()));
+  Limits limits = LOCKSTEP_TRY(device.cuda ? device_limits(loaded.model->backend()) : processor_limits(options, pool));
+  Bench bench(options, std::move(loaded), std::move(runner), std::move(limits), profile, interrupts);
+  for (int i = 0; i < 3; ++i) {
+    LOCKSTEP_TRY(interrupts.check());
+    begin.bandwidth = std::max(begin.bandwidth, LOCKSTEP_TRY(bench.limits().bandwidth()));
   }
+
+  Json json = beginning_json(bench, begin);
+  if (!options.json) LOCKSTEP_TRY(write_stdout(beginning_text(bench, begin)));
   std::string profiles;
   const auto report = [&](const CaseResult& result, bool prompt) -> Status {
     json["cases"].push_back(to_json(result, prompt, options.profile));
@@ -310,14 +413,17 @@ Status run_bench(Options& options) {
     LOCKSTEP_TRY(report(result, true));
   }
   for (const std::int64_t depth : options.depths) {
-    for (const std::int64_t width : options.widths) {
-      const CaseResult result = LOCKSTEP_TRY(bench.decode(depth, width));
-      LOCKSTEP_TRY(report(result, false));
+    for (const std::int64_t streams : options.streams) {
+      for (const std::int64_t width : options.widths) {
+        const CaseResult result = LOCKSTEP_TRY(bench.decode(depth, width, streams));
+        LOCKSTEP_TRY(report(result, false));
+      }
     }
   }
   // Without what the reading test holds, which no model needs.
-  const std::uint64_t held = peak_memory();
-  json["peak_bytes"] = held > kReadBytes ? std::max(load_peak, held - kReadBytes) : held;
+  const std::uint64_t peak = peak_memory();
+  const std::size_t test = begin.cuda ? 0 : kReadBytes;
+  json["peak_bytes"] = peak > test ? std::max(begin.load_peak, peak - test) : peak;
   return write_stdout(options.json ? json.dump(2) + "\n" : profiles);
 }
 
@@ -341,6 +447,7 @@ void add_bench(CLI::App& app, CommandContext& context) {
   list("--prompt", options->prompts, 0, "Lengths of prompts, separated by commas; 0 for none");
   list("--depth", options->depths, 0, "Tokens before decoding starts, separated by commas");
   list("--width", options->widths, 1, "Tokens a decoding step takes, separated by commas (speculation takes several)");
+  list("--parallel", options->streams, 1, "Sequences that decode together, separated by commas");
   command->add_option("--tokens", options->tokens, "Steps to decode")
       ->transform(whole_number(1, 1 << 20))
       ->capture_default_str();
@@ -350,19 +457,22 @@ void add_bench(CLI::App& app, CommandContext& context) {
   command->add_option("--prompt-repetitions", options->prompt_repetitions, "Runs of each prompt; 0 for --repetitions")
       ->transform(whole_number(0, 1000))
       ->capture_default_str();
-  command->add_option("--chunk", options->chunk, "Prompt tokens of one forward pass")
-      ->transform(whole_number(1, 4096))
-      ->capture_default_str();
+  command->add_option("--chunk", options->chunk, "Prompt tokens of one forward pass (default: 256, on a device 2048)")
+      ->transform(whole_number(1, 4096));
   command->add_flag("--profile", options->profile, "Also print where the time went");
   command->add_flag("--json", options->json, "Print JSON instead of a table");
   command->footer(
       "Decoding is compared with the speed of reading memory, measured just before each run; prompts with the integer\n"
-      "multiply-adds that the processor does when nothing else is in the way.\n"
+      "multiply-adds that the processor does when nothing else is in the way. On a CUDA device decoding is compared\n"
+      "with copies inside its memory, bytes read and bytes written added up. Rates of several sequences are all "
+      "theirs\n"
+      "together; a step of several tokens counts once.\n"
       "\n"
       "Examples:\n"
       "  lockstep bench\n"
       "  lockstep bench -m ~/models/Flash-Next --prompt 512,2048 --depth 0,16384 --profile\n"
-      "  lockstep bench --in-memory mid:bare:1 --tokens 32      random weights, no file is written");
+      "  lockstep bench --in-memory mid:bare:1 --tokens 32      random weights, no file is written\n"
+      "  lockstep bench --in-memory flash-next --ngram-rows 50000 --device cuda --depth 0,16384 --parallel 1,16");
   command->callback([options, &context] { context.status = run_bench(*options); });
 }
 

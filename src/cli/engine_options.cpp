@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/App.hpp>
+#include <algorithm>
 
 #include "artifact/draft_vocabulary.hpp"
 #include "backend/cuda_devices.hpp"
@@ -81,6 +82,7 @@ void add_in_memory_option(CLI::App& command, EngineOptions& options) {
       ->type_name("GEOMETRY[:RECIPE[:SEED]]")
       ->excludes(command.get_option("--model"))
       ->check(not_empty());
+  add_ngram_rows_option(command, options.ngram_rows)->needs(command.get_option("--in-memory"));
 }
 
 engine::LoadSetup load_setup(const EngineOptions& options, const artifact::Artifact& artifact, bool draft) {
@@ -96,6 +98,8 @@ engine::LoadSetup load_setup(const EngineOptions& options, const artifact::Artif
   setup.draft = draft;
   setup.rows = backend::prompt_chunk(device ? *device : backend::DeviceChoice{});  // unless a command asks for others
   setup.on_demand = !options.in_memory.empty();
+  if (options.rows > 0) setup.rows = options.rows;
+  if (options.tokens > 0) setup.tokens = std::min(options.tokens, artifact.config().max_positions);
   return setup;
 }
 
@@ -141,15 +145,17 @@ const std::atomic<bool>* cancel_flag(const EngineOptions& options) {
   return options.cancel != nullptr ? options.cancel : &InterruptScope::flag();
 }
 
+Result<LoadedModel> open_model(const EngineOptions& options) {
+  if (!options.in_memory.empty()) return make_in_memory(options);
+  LoadedModel opened;
+  opened.texts = LOCKSTEP_TRY(find_model(options.model));
+  opened.artifact = std::make_unique<artifact::Artifact>(LOCKSTEP_TRY(artifact::Artifact::open_shapes(opened.texts)));
+  return opened;
+}
+
 Result<LoadedModel> load_model(const EngineOptions& options, bool draft) {
   const backend::DeviceChoice device = LOCKSTEP_TRY(chosen_device(options));
-  LoadedModel loaded;
-  if (options.in_memory.empty()) {
-    loaded.texts = LOCKSTEP_TRY(find_model(options.model));
-    loaded.artifact = std::make_unique<artifact::Artifact>(LOCKSTEP_TRY(artifact::Artifact::open_shapes(loaded.texts)));
-  } else {
-    loaded = LOCKSTEP_TRY(make_in_memory(options));
-  }
+  LoadedModel loaded = LOCKSTEP_TRY(open_model(options));
   engine::LoadSetup setup = load_setup(options, *loaded.artifact, draft);
   if (device.cuda) {
     setup.cpu.ngram.mode = LOCKSTEP_TRY(check_device_memory(*loaded.artifact, setup, device, options.force_memory));

@@ -32,8 +32,12 @@ struct EngineOptions {
   std::string ple = "auto";
   std::uint64_t ple_cache = std::uint64_t{512} << 20;  ///< bytes
   bool unquantised = false;
-  bool force_memory = false;   ///< load what does not fit in memory
-  std::string in_memory;       ///< a synthetic model instead of a directory: GEOMETRY[:RECIPE[:SEED]]
+  bool force_memory = false;    ///< load what does not fit in memory
+  std::string in_memory;        ///< a synthetic model instead of a directory: GEOMETRY[:RECIPE[:SEED]]
+  std::int64_t ngram_rows = 0;  ///< rows a head of the synthetic model's n-gram table; 0: the geometry's
+  /// What the command is going to run, as far as loading can refuse it: rows of a pass and tokens of its longest
+  /// sequence; 0: what one short answer needs.
+  std::int64_t rows = 0, tokens = 0;
   std::string frspec;          ///< list of draft tokens; empty: frspec.json of the model directory, if it has one
   backend::LaneOptions lanes;  ///< optional paths of the backend (decode/lanes.hpp)
   bool short_head = false;     ///< load the list of draft tokens, where there is one
@@ -50,7 +54,7 @@ struct EngineOptions {
 void add_engine_options(CLI::App& command, EngineOptions& options);
 /// Adds --force-memory alone.
 void add_force_memory_option(CLI::App& command, bool& force);
-/// Adds --in-memory, after add_engine_options().
+/// Adds --in-memory and --ngram-rows, after add_engine_options() or add_model_option().
 void add_in_memory_option(CLI::App& command, EngineOptions& options);
 
 /// The lanes that are left on: `disabled` are the values of --disable-optimization, `depth` that of --depth. Sets what
@@ -80,6 +84,9 @@ Result<std::vector<std::int32_t>> draft_tokens(const std::string& file, const ar
 
 /// options.cancel, or the flag of the signals.
 [[nodiscard]] const std::atomic<bool>* cancel_flag(const EngineOptions& options);
+
+/// The artifact that the options name, a directory's or a synthetic one, without its model: shapes alone.
+Result<LoadedModel> open_model(const EngineOptions& options);
 
 /// Opens and loads, after check_memory() where the processor's memory holds the weights; prints the artifact's warnings
 /// to standard error. `draft` loads the draft layer too.

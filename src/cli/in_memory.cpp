@@ -1,11 +1,12 @@
 #include "cli/in_memory.hpp"
 
+#include <CLI/App.hpp>
 #include <algorithm>
 #include <charconv>
 
-#include "artifact/synth.hpp"
 #include "artifact/synth_geometry.hpp"
 #include "base/memory.hpp"
+#include "cli/arguments.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 
@@ -28,7 +29,24 @@ std::optional<std::string> cut_last(std::string& text) {
 }  // namespace
 
 std::string InMemoryModel::label() const {
-  return fmt::format("synthetic model {}, recipe {}, seed {} (random weights)", geometry, recipe, seed);
+  return fmt::format("synthetic model {}, recipe {}, seed {}{} (random weights)", geometry, recipe, seed,
+                     ngram_rows > 0 ? fmt::format(", {} n-gram rows a head", ngram_rows) : "");
+}
+
+CLI::Option* add_ngram_rows_option(CLI::App& command, std::int64_t& rows) {
+  return command
+      .add_option("--ngram-rows", rows, "Rows a head of the synthetic model's n-gram table (default: the geometry's)")
+      ->transform(whole_number(2, std::uint64_t{1} << 32));
+}
+
+Result<artifact::SynthModel> describe_in_memory(const InMemoryModel& model) {
+  artifact::SynthModel synth{LOCKSTEP_TRY(artifact::synth_geometry(model.geometry)),
+                             LOCKSTEP_TRY(artifact::find_recipe(model.recipe)), model.seed};
+  if (model.ngram_rows == 0) return synth;
+  OrderedJson& text = synth.config.contains("text_config") ? synth.config["text_config"] : synth.config;
+  if (!text.is_object()) return fail(ErrorKind::Invalid, "{}: 'text_config' is no object", model.geometry);
+  text["ngram_vocab_size_base"] = model.ngram_rows;
+  return synth;
 }
 
 Result<InMemoryModel> parse_in_memory(const std::string& text) {
@@ -61,10 +79,10 @@ Result<InMemoryModel> parse_in_memory(const std::string& text) {
 }
 
 Result<LoadedModel> make_in_memory(const EngineOptions& options) {
-  const InMemoryModel asked = LOCKSTEP_TRY(parse_in_memory(options.in_memory));
+  InMemoryModel asked = LOCKSTEP_TRY(parse_in_memory(options.in_memory));
+  asked.ngram_rows = options.ngram_rows;
   LOCKSTEP_TRY(memory_limit());
-  const artifact::SynthModel model{LOCKSTEP_TRY(artifact::synth_geometry(asked.geometry)),
-                                   LOCKSTEP_TRY(artifact::find_recipe(asked.recipe)), asked.seed};
+  const artifact::SynthModel model = LOCKSTEP_TRY(describe_in_memory(asked));
   LoadedModel loaded;
   loaded.texts = LOCKSTEP_TRY(find_demo_model());
   loaded.label = asked.label();

@@ -4,7 +4,13 @@
 #include <cstdint>
 #include <string>
 
+#include "artifact/synth.hpp"
 #include "cli/engine_options.hpp"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace lockstep::cli {
 
@@ -12,14 +18,21 @@ namespace lockstep::cli {
 struct InMemoryModel {
   std::string geometry, recipe = "bare";
   std::uint64_t seed = 1;
+  std::int64_t ngram_rows = 0;  ///< a head of the n-gram table; 0: the geometry's
 
   /// "synthetic model mid, recipe bare, seed 1 (random weights)".
   [[nodiscard]] std::string label() const;
 };
 
+/// Adds --ngram-rows.
+CLI::Option* add_ngram_rows_option(CLI::App& command, std::int64_t& rows);
+
 /// Takes "GEOMETRY[:RECIPE[:SEED]]" apart. A geometry may be a path, with colons too as long as what follows the last
 /// ones is neither a recipe nor a number after one. Errors: Usage.
 Result<InMemoryModel> parse_in_memory(const std::string& text);
+
+/// What artifact::make_synthetic() takes. Errors: Usage, those of reading a geometry's file.
+Result<artifact::SynthModel> describe_in_memory(const InMemoryModel& model);
 
 /// Makes the model that options.in_memory names, without uploading it; says on standard error that it is synthetic.
 /// The texts are the demo model's. Errors: Usage, Limit when it does not fit in memory.

@@ -217,14 +217,14 @@ OrderedJson device_json(const engine::DevicePlan& plan, const kernels::cuda::Dev
 /// The plan of a CUDA device: its memory, not the machine's, and no speed.
 Status plan_on_device(const Options& options, const backend::DeviceChoice& choice) {
   const kernels::cuda::DeviceInfo info = LOCKSTEP_TRY(backend::open_cuda_device(choice.index));
-  const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.engine.model));
-  const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open_shapes(directory));
+  const LoadedModel opened = LOCKSTEP_TRY(open_model(options.engine));
+  const artifact::Artifact& artifact = *opened.artifact;
   const std::int64_t context = LOCKSTEP_TRY(chosen_context(options, artifact));
   const engine::LoadSetup setup = planned_setup(options, artifact, context);
   LOCKSTEP_TRY(memory_limit());
   const std::uint64_t available = available_memory();
   const engine::DevicePlan plan = LOCKSTEP_TRY(engine::plan_device(artifact, setup, info.free_memory, available));
-  const std::string name = directory.string();
+  const std::string name = artifact.directory().string();
   const std::string device = choice.text();
   LOCKSTEP_TRY(write_stdout(
       options.json
@@ -239,10 +239,10 @@ Status plan(const Options& options) {
   const InterruptScope interrupts;
   const backend::DeviceChoice device = LOCKSTEP_TRY(chosen_device(options.engine));
   if (device.cuda) return plan_on_device(options, device);
-  const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.engine.model));
-  const artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open_shapes(directory));
+  const LoadedModel opened = LOCKSTEP_TRY(open_model(options.engine));
+  const artifact::Artifact& artifact = *opened.artifact;
   const Report report = LOCKSTEP_TRY(make_report(options, artifact, interrupts));
-  const std::string name = directory.string();
+  const std::string name = artifact.directory().string();
   LOCKSTEP_TRY(interrupts.check());
   LOCKSTEP_TRY(write_stdout(
       options.json ? to_json(report, name).dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n"
@@ -259,8 +259,10 @@ void add_plan(CLI::App& app, CommandContext& context) {
   options->engine.lanes.ple_aux_bytes = backend::kPleAuxBytes;
   CLI::App* command = app.add_subcommand("plan", "Tell a model's memory and speed on this machine, without loading it");
   add_engine_options(*command, options->engine);
+  add_in_memory_option(*command, options->engine);
   command->add_option("model", options->engine.model, "Model directory (same as --model)")
       ->excludes(command->get_option("--model"))
+      ->excludes(command->get_option("--in-memory"))
       ->check(not_empty());
   const auto number = [&](const char* name, std::int64_t& value, std::int64_t least, std::uint64_t most,
                           const char* what) {
@@ -279,6 +281,7 @@ void add_plan(CLI::App& app, CommandContext& context) {
       "Examples:\n"
       "  lockstep plan models/demo --context 8192 --parallel 4\n"
       "  lockstep plan -m ~/models/Flash-Next --context 262144 --ple streamed --json\n"
+      "  lockstep plan --in-memory flash-next:bare --context 262144 --device cuda\n"
       "\n"
       "Exit code 1 when it does not fit (0 with --force-memory). Commands that load a model refuse one that does not\n"
       "fit, with the same figures for a single short sequence.");

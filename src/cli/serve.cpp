@@ -11,6 +11,7 @@
 #include "cli/arguments.hpp"
 #include "cli/command.hpp"
 #include "cli/engine_options.hpp"
+#include "cli/in_memory.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "decode/lanes.hpp"
@@ -77,13 +78,13 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
     lanes.decline(decode::LaneId::ArPipeline, "the server makes text of tokens on other threads anyway");
   }
   enter(progress, 2, "tokenizer");
-  text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(artifact.directory()));
-  text::ChatTemplate chat_template = LOCKSTEP_TRY(text::ChatTemplate::open(artifact.directory()));
+  text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(owner->loaded.texts));
+  text::ChatTemplate chat_template = LOCKSTEP_TRY(text::ChatTemplate::open(owner->loaded.texts));
   const std::int64_t vocab = std::min<std::int64_t>(model.config().vocab_size, tokenizer.vocabulary_size());
   std::vector<decode::TokenId> fallback;
   if (const auto eos = tokenizer.eos()) fallback.push_back(*eos);
   decode::GenerationDefaults defaults =
-      LOCKSTEP_TRY(decode::read_generation_config(artifact.directory(), vocab, fallback));
+      LOCKSTEP_TRY(decode::read_generation_config(owner->loaded.texts, vocab, fallback));
   for (const std::string& warning : defaults.warnings) complain(warning);
 
   enter(progress, 3, "engine");
@@ -116,14 +117,24 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
   return context;
 }
 
+/// What config.json says, of a directory or of a synthetic model.
+Result<artifact::ModelConfig> config_of(const EngineOptions& model, const std::filesystem::path& directory) {
+  if (!model.in_memory.empty()) {
+    const InMemoryModel asked = LOCKSTEP_TRY(parse_in_memory(model.in_memory));
+    const artifact::SynthModel synth = LOCKSTEP_TRY(describe_in_memory(asked));
+    return artifact::parse_config(Json(synth.config), asked.geometry);
+  }
+  const std::string file = (directory / "config.json").string();
+  const std::string text = LOCKSTEP_TRY(read_file(file, std::uint64_t{16} << 20));
+  const Json json = LOCKSTEP_TRY(parse_json(text, file));
+  return artifact::parse_config(json, file);
+}
+
 /// Refuses a --memory that is too small for any request. What the lanes come to is known only with the model, so this
 /// asks for the least that they can need.
 Status check_memory_plan(const Options& options, const std::filesystem::path& directory) {
   if (options.engine.memory_bytes == 0) return {};
-  const std::string file = (directory / "config.json").string();
-  const std::string text = LOCKSTEP_TRY(read_file(file, std::uint64_t{16} << 20));
-  const Json json = LOCKSTEP_TRY(parse_json(text, file));
-  const artifact::ModelConfig config = LOCKSTEP_TRY(artifact::parse_config(json, file));
+  const artifact::ModelConfig config = LOCKSTEP_TRY(config_of(options.model, directory));
   EngineOptions used = options.model;
   const decode::Lanes lanes = LOCKSTEP_TRY(choose_lanes(options.disabled, options.engine.depth, used));
   engine::Options least = options.engine;
@@ -160,10 +171,16 @@ Status complete(Options& options) {
   }
   options.engine.bank.enabled = !options.no_bank;
   options.engine.bank.directory = options.bank_directory;
-  const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model.model));
-  LOCKSTEP_TRY(check_memory_plan(options, directory));
   std::string& id = options.server.service.model_id;
-  if (id.empty()) id = std::filesystem::weakly_canonical(directory).filename().string();
+  if (options.model.in_memory.empty()) {
+    const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model.model));
+    LOCKSTEP_TRY(check_memory_plan(options, directory));
+    if (id.empty()) id = std::filesystem::weakly_canonical(directory).filename().string();
+  } else {
+    LOCKSTEP_TRY(parse_in_memory(options.model.in_memory));
+    LOCKSTEP_TRY(check_memory_plan(options, {}));
+    if (id.empty()) id = "synthetic";
+  }
   if (id.empty()) id = "lockstep";
   // What the bank needs of its directory is known before anybody is told that there is a server.
   if (options.engine.bank.enabled && !options.bank_directory.empty()) {
@@ -277,6 +294,7 @@ void add_serve(CLI::App& app, CommandContext& context) {
   options->server.service.model_id.clear();
   CLI::App* command = app.add_subcommand("serve", "Serve the OpenAI and Anthropic APIs over HTTP");
   add_engine_options(*command, options->model);
+  add_in_memory_option(*command, options->model);
   add_http_options(*command, *options);
   add_scheduling_options(*command, *options);
   command->footer(

@@ -23,10 +23,11 @@ namespace lockstep::cli {
 namespace {
 
 struct Options {
-  std::string model, receipt, frspec, device = "cpu";
+  EngineOptions model;  ///< the model and the device that is tried
+  std::string receipt, frspec;
   std::vector<std::string> disabled;
   decode::GateOptions gates;
-  bool json = false, force_memory = false;
+  bool json = false;
 };
 
 /// Results that differ say nothing about the build when the model became another one in between.
@@ -41,21 +42,26 @@ Status check_unchanged(const artifact::DirectoryNote& note) {
 
 Status verify(const Options& options) {
   const InterruptScope interrupts;
-  const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model));
-  const artifact::DirectoryNote note = LOCKSTEP_TRY(artifact::DirectoryNote::take(directory));
-  artifact::Artifact artifact = LOCKSTEP_TRY(artifact::Artifact::open_shapes(directory));
+  std::optional<artifact::DirectoryNote> note;  // of a model that is in a directory
+  if (options.model.in_memory.empty()) {
+    const std::filesystem::path directory = LOCKSTEP_TRY(find_model(options.model.model));
+    note = LOCKSTEP_TRY(artifact::DirectoryNote::take(directory));
+  }
+  LoadedModel opened = LOCKSTEP_TRY(open_model(options.model));
+  artifact::Artifact& artifact = *opened.artifact;
   decode::GateOptions gates = options.gates;
-  gates.device = LOCKSTEP_TRY(backend::parse_device(options.device));
+  gates.device = LOCKSTEP_TRY(backend::parse_device(options.model.device));
   gates.vocab = artifact.config().vocab_size;
   gates.threads = granted_threads(gates.threads);
   gates.cancel = &InterruptScope::flag();
-  EngineOptions reference;  // the reference runs on the processor, whatever is tried
+  EngineOptions reference = options.model;  // it runs on the processor, whatever is tried
+  reference.device = "cpu";
   reference.threads = gates.threads;
-  LOCKSTEP_TRY(check_memory(artifact, load_setup(reference, artifact, true), options.force_memory));
+  LOCKSTEP_TRY(check_memory(artifact, load_setup(reference, artifact, true), options.model.force_memory));
   artifact.make_ready();
   std::optional<text::Tokenizer> tokenizer;
-  if (LOCKSTEP_TRY(file_present(directory / "tokenizer.json"))) {
-    tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(directory));
+  if (LOCKSTEP_TRY(file_present(opened.texts / "tokenizer.json"))) {
+    tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(opened.texts));
     gates.vocab = std::min<std::int64_t>(gates.vocab, tokenizer->vocabulary_size());
   }
   gates.lanes = LOCKSTEP_TRY(decode::Lanes::from_user(options.disabled));
@@ -72,7 +78,7 @@ Status verify(const Options& options) {
         return !interrupts.requested();
       });
   bar.reset();
-  if (outcome || outcome.error().kind != ErrorKind::Cancelled) LOCKSTEP_TRY(check_unchanged(note));
+  if (note && (outcome || outcome.error().kind != ErrorKind::Cancelled)) LOCKSTEP_TRY(check_unchanged(*note));
   const decode::GateReport report = LOCKSTEP_TRY(std::move(outcome));
   const OrderedJson json = verify_receipt(artifact, gates, report, tokenizer ? &*tokenizer : nullptr);
   const std::string receipt = json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
@@ -96,11 +102,15 @@ Status verify(const Options& options) {
 void add_verify(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("verify", "Prove that the fast paths give the bytes of the plain one");
-  add_model_option(*command, options->model);
-  command->add_option("model", options->model, "Model directory (same as --model)")
+  add_model_option(*command, options->model.model);
+  add_in_memory_option(*command, options->model);
+  command->add_option("model", options->model.model, "Model directory (same as --model)")
       ->excludes(command->get_option("--model"))
+      ->excludes(command->get_option("--in-memory"))
       ->check(not_empty());
-  command->add_option("--device", options->device, "What is tried: cpu, cuda or cuda:N; the reference is the processor")
+  command
+      ->add_option("--device", options->model.device,
+                   "What is tried: cpu, cuda or cuda:N; the reference is the processor")
       ->capture_default_str();
   command->add_option("--seconds", options->gates.seconds, "Time budget: no new case starts after it")
       ->check(finite_number(1, 1e6))
@@ -118,7 +128,7 @@ void add_verify(CLI::App& app, CommandContext& context) {
       ->check(not_empty());
   command->add_flag("--hash", options->gates.hash, "Also hash every file, before and after (reads the whole model)");
   command->add_option("--receipt", options->receipt, "Also write the JSON receipt to this file")->check(not_empty());
-  add_force_memory_option(*command, options->force_memory);
+  add_force_memory_option(*command, options->model.force_memory);
   command->add_flag("--json", options->json, "Print the receipt instead of a table");
   command->footer(
       "Examples:\n"

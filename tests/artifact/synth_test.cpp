@@ -18,6 +18,7 @@
 #include "base/file.hpp"
 #include "base/sha256.hpp"
 #include "numerics/philox.hpp"
+#include "numerics/synthetic.hpp"
 #include "scratch.hpp"
 #include "support/random_model.hpp"
 
@@ -62,6 +63,35 @@ TEST(SynthValues, AnySliceOfAnyPlaneCanBeMadeAlone) {
         std::vector<std::byte> part((random() % ((whole.size() - begin) / 2) + 1) * 2);
         matrix.fill(plane, begin, part);
         ASSERT_EQ(std::memcmp(part.data(), whole.data() + begin, part.size()), 0) << "plane " << plane;
+      }
+    }
+  }
+}
+
+TEST(SynthValues, WhatADeviceIsGivenMakesThePlanes) {
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const int bits = std::array{0, 2, 3, 4, 5, 6, 8}[random() % 7];
+    const auto precision = bits == 0 ? std::nullopt : std::optional(Precision{bits, 32});
+    const SynthMatrix matrix("layers.1.o_proj", random() % 60 + 1, 128, precision, seed);
+    const SynthSource source = matrix.source();
+    const auto halfword = [](std::uint64_t key, std::size_t i) {
+      const numerics::PhiloxBlock block =
+          numerics::philox4x32({{static_cast<std::uint32_t>(i / 8), 0, 0, 0}}, static_cast<std::uint32_t>(key),
+                               static_cast<std::uint32_t>(key >> 32));
+      return static_cast<std::uint16_t>(block.word[i % 8 / 2] >> (16 * (i % 2)));
+    };
+    for (std::size_t plane = 0; plane < matrix.planes().size(); ++plane) {
+      std::vector<std::uint16_t> words(matrix.planes()[plane].bytes / 2);
+      matrix.fill(plane, 0, std::as_writable_bytes(std::span(words)));
+      for (std::size_t i = 0; i < words.size(); ++i) {
+        const std::uint16_t h = halfword(plane == 0 ? source.weight_key : source.scale_key, i);
+        std::uint16_t expected = h;
+        if (!precision) expected = numerics::synthetic_weight(h, source.unit);
+        if (plane > 0) expected = numerics::synthetic_scale(h, source.step);
+        if (plane == 2) expected = numerics::synthetic_bias(expected, source.middle);
+        ASSERT_EQ(words[i], expected) << "plane " << plane << ", halfword " << i;
       }
     }
   }

@@ -30,6 +30,7 @@ void expect_refused(Machine& machine, int index, ErrorKind kind, const std::stri
   ASSERT_FALSE(info);
   EXPECT_EQ(info.error().kind, kind);
   EXPECT_NE(info.error().message.find(part), std::string::npos) << info.error().message;
+  EXPECT_NE(info.error().message.find("--device c"), std::string::npos) << "what to do: " << info.error().message;
 }
 
 TEST(CudaDevices, WhatCannotBeUsedIsNamed) {

@@ -130,7 +130,7 @@ TEST_F(Cuda, ProductsOfSomeRows) {
   const auto cuda = next();
   Source source(42);
   WeightStore store(43);
-  for (const std::int64_t tokens : {9, 16, 17, 63, 64, 65, 129}) {
+  for (const std::int64_t tokens : {9, 16, 17, 63, 64, 65, 129, 300}) {
     for (const int bits : {4, 8}) {
       for (const std::int64_t rows : {1, 48, 700, 9000}) {
         const std::int64_t cols = rows > 1000 ? 256 : 640;

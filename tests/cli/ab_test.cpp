@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "backend/cuda_devices.hpp"
 #include "base/json.hpp"
 #include "cli/ab_contexts.hpp"
 #include "cli/process.hpp"
@@ -269,6 +270,35 @@ void collect_keys(const Json& json, std::set<std::string>& out) {
     out.insert(item.key());
     if (item.key() != "environment") collect_keys(item.value(), out);
   }
+}
+
+TEST_F(Ab, TheContextSweepKnowsACudaDevicesMemory) {
+  if (const auto tried = backend::open_cuda_device(0); !tried) {
+    GTEST_SKIP() << "no CUDA device: " << tried.error().message;
+  }
+  cli::AbSetup setup;
+  setup.in_memory = "toy";
+  setup.message = "A text that prompts are made of. ";
+  const std::atomic<bool> interrupted{false};
+  setup.interrupted = &interrupted;
+  cli::SweepOptions options{
+      .contexts = {64, 200, 400}, .tokens = 2, .gate = [] { return report::GateRecord{}; }, .available = {}};
+  const std::vector<report::Arm> arms{{"gpu", {}, {"--depth", "0", "--device", "cuda"}}};
+  const auto all = cli::sweep_contexts(setup, arms, options);
+  ASSERT_TRUE(all) << all.error().message;
+  EXPECT_EQ((*all)["verdict"], "PASS");
+  // The device says that it has less.
+  std::vector<std::uint64_t> room{1U << 30, 1000};
+  std::size_t looked = 0;
+  options.available = [&]() -> Result<std::uint64_t> { return room.at(looked++); };
+  options.contexts = {64, 20000};
+  const auto part = cli::sweep_contexts(setup, arms, options);
+  ASSERT_TRUE(part) << part.error().message;
+  const OrderedJson rows = (*part)["arms"][0]["contexts"];
+  EXPECT_EQ(rows[1]["no_room"], true);
+  const std::string error = rows[1]["error"];
+  EXPECT_TRUE(error.starts_with("no room in the memory of cuda:0: its state takes ")) << error;
+  EXPECT_TRUE(error.ends_with(" bytes, 1000 are available")) << error;
 }
 
 TEST_F(Ab, TheContextSweepsFieldsAreDocumented) {

@@ -119,6 +119,11 @@ TEST_F(ArtifactCommands, SynthMakesAModelThatRuns) {
 TEST_F(ArtifactCommands, SynthUsage) {
   EXPECT_EQ(run_lockstep({"synth"}).exit_code, 2);
   EXPECT_EQ(run_lockstep({"synth", ""}).exit_code, 2);
+  EXPECT_EQ(run_lockstep({"synth", "--in-memory"}).exit_code, 2);
+  EXPECT_EQ(run_lockstep({"synth", "--in-memory", "--device", "gpu"}).exit_code, 2);
+  EXPECT_EQ(run_lockstep({"synth", "--in-memory", "--device", "cuda", path("model")}).exit_code, 2);
+  EXPECT_EQ(run_lockstep({"synth", "--in-memory", "--device", "cuda", "--force"}).exit_code, 2);
+  EXPECT_EQ(run_lockstep({"synth", "--device", "cuda", path("model")}).exit_code, 2);
   EXPECT_EQ(run_lockstep({"synth", "--geometry", "huge", path("model")}).exit_code, 2);
   EXPECT_EQ(run_lockstep({"synth", "--seed", "-1", path("model")}).exit_code, 2);
   EXPECT_EQ(run_lockstep({"synth", "--tokenizer", path("none"), path("model")}).exit_code, 1);

@@ -109,6 +109,46 @@ TEST(InMemory, RunAndBenchSayThatTheModelIsSynthetic) {
   EXPECT_EQ(json->at("synthetic"), "synthetic model toy, recipe optimized, seed 7 (random weights)");
 }
 
+TEST(InMemory, BenchMeasuresSeveralSequencesTogether) {
+  const Outcome bench =
+      run_lockstep({"bench", "--in-memory", "toy", "--ngram-rows", "500", "--prompt", "0", "--depth", "3,40", "--width",
+                    "1,2", "--parallel", "1,3", "--tokens", "2", "--repetitions", "1", "--json"});
+  EXPECT_EQ(bench.exit_code, 0) << bench.err;
+  const auto json = parse_json(bench.out, "output");
+  ASSERT_TRUE(json);
+  EXPECT_EQ(json->at("synthetic"), "synthetic model toy, recipe bare, seed 1, 500 n-gram rows a head (random weights)");
+  ASSERT_EQ(json->at("cases").size(), 8U);
+  for (const Json& entry : json->at("cases")) {
+    EXPECT_GT(entry.at("tokens_per_second"), 0.0);
+    EXPECT_EQ(entry.contains("bytes_per_second"), entry.at("width") == 1 && entry.at("streams") == 1) << entry;
+  }
+  EXPECT_EQ(json->at("cases")[7].at("name"), "3 streams, steps of 2 at 40");
+}
+
+TEST(InMemory, PlanVerifyAndAbTakeSyntheticModels) {
+  const Outcome plan = run_lockstep({"plan", "--in-memory", "toy:bare:3", "--no-measure", "--json"});
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  const auto planned = parse_json(plan.out, "output");
+  ASSERT_TRUE(planned);
+  EXPECT_EQ(planned->at("bytes").at("weights_mapped"), 0);
+  const Outcome verify = run_lockstep({"verify", "--in-memory", "toy", "--seconds", "1", "--tokens", "8", "--json"});
+  EXPECT_EQ(verify.exit_code, 0) << verify.err;
+  const auto proved = parse_json(verify.out, "output");
+  ASSERT_TRUE(proved);
+  EXPECT_EQ(proved->at("passed"), true);
+  for (const bool served : {false, true}) {
+    std::vector<std::string> command{"ab", "--in-memory", "toy",         "--ngram-rows",    "400",   "--arm",
+                                     "a=", "--arm",       "b=--depth 0", "--prompt-tokens", "60",    "--max-tokens",
+                                     "4",  "--seeds",     "1",           "--no-gate",       "--json"};
+    if (!served) command.emplace_back("--in-process");
+    const Outcome ab = run_lockstep(command);
+    EXPECT_EQ(ab.exit_code, 0) << ab.err;
+    const auto compared = parse_json(ab.out, "output");
+    ASSERT_TRUE(compared);
+    EXPECT_EQ(compared->at("verdict"), "PASS");
+  }
+}
+
 TEST(InMemory, Usage) {
   for (const char* wrong : {"toy:best", "toy:bare:x", "toy:bare:-1", "toy:1", "nothing", ""}) {
     EXPECT_EQ(run_lockstep({"bench", "--in-memory", wrong}).exit_code, 2) << wrong;

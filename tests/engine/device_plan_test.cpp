@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "artifact/synth.hpp"
+#include "artifact/synth_geometry.hpp"
 #include "backend/ngram/table_rows.hpp"
 #include "engine/fixture.hpp"
 
@@ -41,6 +43,34 @@ TEST(DevicePlan, RefusesWhatDoesNotFitWithTheFigures) {
   for (const char* part : {"m: ", "cuda:1", "weights", "state", "scratch", "free", "--force-memory"}) {
     EXPECT_NE(refused.error().message.find(part), std::string::npos) << refused.error().message;
   }
+}
+
+/// Shapes of the published model; no weight is made.
+artifact::Artifact published() {
+  artifact::SynthModel synth{*artifact::synth_geometry("flash-next"), *artifact::find_recipe("bare"), 1};
+  synth.config["text_config"]["ngram_vocab_size_base"] = 50'000;
+  return artifact::make_synthetic_on_demand(synth, 1).value();
+}
+
+TEST(DevicePlan, StatesOfThePublishedModelAreLinearInTheContext) {
+  const artifact::Artifact artifact = published();
+  constexpr std::uint64_t kMany = std::uint64_t{1} << 40;
+  LoadSetup setup;
+  setup.on_demand = true;
+  setup.rows = 2048;
+  const auto plan = [&](std::int64_t tokens) {
+    setup.tokens = tokens;
+    return plan_device(artifact, setup, kMany, kMany).value();
+  };
+  const DevicePlan quarter = plan(65'536), half = plan(131'072), whole = plan(262'144);
+  EXPECT_GT(half.states, quarter.states);
+  EXPECT_EQ(whole.states - half.states, 2 * (half.states - quarter.states));
+  EXPECT_GT(whole.scratch, half.scratch);
+  EXPECT_LT(whole.scratch - half.scratch, half.scratch);
+  EXPECT_EQ(whole.weights, quarter.weights);
+  EXPECT_EQ(half.states - quarter.states, 65'536 * half.token);
+  EXPECT_LT(whole.states, std::uint64_t{8} << 30);
+  EXPECT_LT(whole.total(), std::uint64_t{90} << 30) << "it fits where docs/performance.md says";
 }
 
 TEST(DevicePlan, TheTableIsCountedWhereItIs) {

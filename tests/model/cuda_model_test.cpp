@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <random>
 
+#include "artifact/synth.hpp"
+#include "artifact/synth_geometry.hpp"
 #include "backend/cuda/cuda_backend.hpp"
 #include "backend/ngram/ngram_store.hpp"
 #include "model/fixture.hpp"
@@ -179,6 +181,44 @@ INSTANTIATE_TEST_SUITE_P(Models, CudaModel, testing::Values("toy-hf", "toy-pack"
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });
+
+/// The published layers, four of them, with few experts, a small vocabulary and a small n-gram table.
+artifact::SynthModel published_layers(const std::string& recipe) {
+  artifact::SynthModel synth{*artifact::synth_geometry("flash-next"), *artifact::find_recipe(recipe), 11};
+  OrderedJson& text = synth.config["text_config"];
+  text["num_hidden_layers"] = 4;
+  text["layer_types"] = OrderedJson(text["layer_types"].begin(), text["layer_types"].begin() + 4);
+  text["vocab_size"] = 6000;
+  text["eos_token_id"] = text["bos_token_id"] = 5999;
+  text["num_experts"] = 24;
+  text["ngram_vocab_size_base"] = 5000;
+  return synth;
+}
+
+TEST(CudaModelSynth, AModelMadeOnTheDeviceEqualsOneMadeOnTheProcessor) {
+  if (const auto tried = backend::create_cuda_backend({}); !tried) {
+    GTEST_SKIP() << "no CUDA device: " << tried.error().message;
+  }
+  for (const char* recipe : {"bare", "quality"}) {
+    SCOPED_TRACE(recipe);
+    const artifact::SynthModel synth = published_layers(recipe);
+    artifact::Artifact shapes = artifact::make_synthetic_on_demand(synth).value();
+    shapes.make_ready();  // the n-gram table
+    const auto made = Model::load(shapes, backend::create_cuda_backend({}).value(), {}).value();
+    const Loaded sent = load(artifact::make_synthetic(synth).value(), StateType::BF16, backend::CpuOptions{});
+    std::vector<std::int32_t> ids(90);
+    std::mt19937 random(6);
+    for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random() % 6000);
+    for (const std::int64_t chunk : {std::int64_t{1}, std::int64_t{40}}) {
+      auto expected_state = Sequence::create(*sent.model).value();
+      auto got_state = Sequence::create(*made).value();
+      const Forward expected = run_all(*sent.model, ids, 40, &expected_state);
+      const Forward got = run_all(*made, ids, chunk, &got_state);
+      EXPECT_TRUE(same_bits(expected.logits, got.logits)) << "chunk " << chunk;
+      EXPECT_EQ(expected_state.save(), got_state.save()) << "chunk " << chunk;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace lockstep::model

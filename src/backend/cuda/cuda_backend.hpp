@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "backend/backend.hpp"
 #include "backend/ngram/ngram_store.hpp"
@@ -22,5 +23,10 @@ struct CudaOptions {
 /// Opens a device. Errors: Unsupported without CUDA in the build, without a driver, or for an architecture before
 /// compute capability 8.0; Usage for a device number that does not exist.
 Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaOptions& options);
+
+/// Row `row` of matrix `index` of a CUDA backend's stack, as numbers (docs/numerics.md N3), read from where it lies on
+/// the device: for checks. `out` has a value for every column. Errors: those of Backend::allocate() and of the device.
+Status read_cuda_row(Backend& backend, const Matrix& matrix, std::int64_t index, std::int64_t row,
+                     std::span<float> out);
 
 }  // namespace lockstep::backend

@@ -9,6 +9,7 @@
 #include "backend/ngram/table_rows.hpp"
 #include "base/memory.hpp"
 #include "kernels/cpu/kernels.hpp"
+#include "kernels/cuda/synth.hpp"
 
 namespace lockstep::backend {
 namespace {
@@ -23,6 +24,15 @@ class RuntimeDevices final : public CudaDevices {
     return cuda::open_device(index, info, reason);
   }
 };
+
+/// Where the next plane of staged weights begins.
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+bool made_here(const artifact::MatrixView& view) {
+  return view.synth && !view.has_data();
+}
 
 }  // namespace
 
@@ -70,8 +80,10 @@ Result<BufferPtr> DeviceBackend::allocate(std::size_t bytes) {
   void* memory = queue_.allocate(bytes);
   if (memory == nullptr) {
     LOCKSTEP_TRY(health());
-    return fail(ErrorKind::Limit, "CUDA device {} ({}, {:.1f} GiB) has no room for another {} bytes", options_.device,
-                info_.name, static_cast<double>(info_.total_memory) / (1U << 30), bytes);
+    return fail(ErrorKind::Limit,
+                "CUDA device {} ({}, {:.1f} GiB) has no room for another {} bytes; use shorter or fewer "
+                "sequences, a smaller recipe or --device cpu",
+                options_.device, info_.name, static_cast<double>(info_.total_memory) / (1U << 30), bytes);
   }
   return std::make_unique<DeviceBuffer>(queue_, memory, bytes);
 }
@@ -90,19 +102,26 @@ void* DeviceBackend::Scratch::bytes(DeviceBackend& backend, std::size_t size) {
   return buffer_->data();
 }
 
+void DeviceBackend::stage_dense(const artifact::MatrixView& view, std::size_t bytes, std::byte* raw) {
+  if (made_here(view)) {
+    cuda::synth_elements(queue_, {view.synth->weight_key, 0, cuda::synth_blocks(bytes)}, view.synth->unit, raw);
+    return;
+  }
+  const std::size_t one = bytes / static_cast<std::size_t>(view.count);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(view.count); ++i) {
+    queue_.upload(raw + i * one, view.data + i * view.matrix_stride, one);
+  }
+}
+
 Result<MatrixPtr> DeviceBackend::upload(const artifact::MatrixView& view) {
   auto matrix = std::make_unique<DeviceMatrix>(view);
   const std::size_t rows = static_cast<std::size_t>(view.count * view.rows);
   if (!view.quantised) {
     matrix->dense = {nullptr, view.count, view.rows, view.cols, view.dtype != artifact::DType::BF16};
     const std::size_t source = rows * static_cast<std::size_t>(view.cols) * artifact::dtype_size(view.dtype);
-    auto* raw = static_cast<std::byte*>(staging_.bytes(*this, source));
+    auto* raw = static_cast<std::byte*>(staging_.bytes(*this, aligned(source)));
     LOCKSTEP_TRY(health());
-    const std::size_t one = source / static_cast<std::size_t>(view.count);
-    for (std::int64_t i = 0; i < view.count; ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      queue_.upload(raw + at * one, view.data + at * view.matrix_stride, one);
-    }
+    stage_dense(view, source, raw);
     matrix->first = LOCKSTEP_TRY(allocate(static_cast<std::size_t>(view.count) * matrix->dense.matrix_bytes()));
     matrix->dense.data = matrix->first->data();
     cuda::lay_out_dense(queue_, raw, element_type(view.dtype), matrix->dense);
@@ -116,22 +135,28 @@ Result<MatrixPtr> DeviceBackend::upload(const artifact::MatrixView& view) {
                     view.group, view.scale_dtype != artifact::DType::BF16};
   const std::size_t codes = rows * view.code_row_bytes();
   const std::size_t scales = rows * view.scale_row_bytes();
-  const std::size_t aligned = (codes + 63) / 64 * 64;
-  const std::size_t aligned_scales = (scales + 63) / 64 * 64;
-  auto* raw = static_cast<std::byte*>(staging_.bytes(*this, aligned + 2 * aligned_scales));
+  auto* raw = static_cast<std::byte*>(staging_.bytes(*this, aligned(codes) + 2 * aligned(scales)));
   LOCKSTEP_TRY(health());
-  queue_.upload(raw, view.codes, codes);
-  queue_.upload(raw + aligned, view.scales, scales);
-  queue_.upload(raw + aligned + aligned_scales, view.biases, scales);
+  std::byte* raw_scales = raw + aligned(codes);
+  std::byte* raw_biases = raw_scales + aligned(scales);
+  if (made_here(view)) {
+    cuda::synth_codes(queue_, {view.synth->weight_key, 0, cuda::synth_blocks(codes)}, raw);
+    cuda::synth_scales(queue_, {view.synth->scale_key, 0, cuda::synth_blocks(scales)}, view.synth->step,
+                       view.synth->middle, raw_scales, raw_biases);
+  } else {
+    queue_.upload(raw, view.codes, codes);
+    queue_.upload(raw_scales, view.scales, scales);
+    queue_.upload(raw_biases, view.biases, scales);
+  }
   const auto count = static_cast<std::size_t>(view.count);
   matrix->first = LOCKSTEP_TRY(allocate(count * matrix->affine.matrix_code_bytes()));
   matrix->second = LOCKSTEP_TRY(allocate(count * matrix->affine.matrix_pair_bytes()));
   matrix->affine.codes = matrix->first->data();
   matrix->affine.pairs = matrix->second->data();
-  cuda::lay_out_affine(queue_,
-                       {reinterpret_cast<const std::uint8_t*>(raw), raw + aligned, raw + aligned + aligned_scales,
-                        element_type(view.scale_dtype), view.bits},
-                       matrix->affine);
+  cuda::lay_out_affine(
+      queue_,
+      {reinterpret_cast<const std::uint8_t*>(raw), raw_scales, raw_biases, element_type(view.scale_dtype), view.bits},
+      matrix->affine);
   queue_.wait();  // kernels read weights before those in front of them have ended
   return matrix;
 }

@@ -54,6 +54,7 @@ class DeviceBackend final : public Backend {
   void read(void* host, const std::byte* from, std::size_t bytes) override { queue_.download(host, from, bytes); }
   void write(std::byte* to, const void* host, std::size_t bytes) override { queue_.upload(to, host, bytes); }
   Result<MatrixPtr> upload(const artifact::MatrixView& view) override;
+  [[nodiscard]] bool makes_synthetic() const override { return true; }
   Result<BufferPtr> upload(std::span<const float> vector) override;
   Status set_ngram_table(const artifact::NgramTableView& table, const CopyWatch& watch) override;
   [[nodiscard]] std::uint64_t ngram_copy_bytes(const artifact::NgramTableView& table) const override;
@@ -90,6 +91,8 @@ class DeviceBackend final : public Backend {
   [[nodiscard]] std::int64_t draw_vocabulary() const override;
   void draw(const float* logits, std::int64_t width, std::span<const DrawRequest> requests,
             std::span<Drawn> out) override;
+  /// For read_cuda_row(): the row that a lookup finds under `id`.
+  Status read_back(const Matrix& matrix, std::int32_t id, std::span<float> out);
 
  private:
   /// Memory that only grows. Operations find it large enough after reserve_rows(); one that does not (a test, an odd
@@ -145,6 +148,8 @@ class DeviceBackend final : public Backend {
     const std::int64_t room = std::max(rows, reserved_rows_) * per_row;
     return static_cast<T*>(scratch_.at(slot).bytes(*this, static_cast<std::size_t>(room) * sizeof(T)));
   }
+  /// Dense weights as they are stored, sent or made.
+  void stage_dense(const artifact::MatrixView& view, std::size_t bytes, std::byte* raw);
   /// Independent products; those that can share a launch do.
   void multiply(std::initializer_list<Product> products);
   /// The product that ends a block: to the tail's x where it has one, else to its y, which serves as scratch otherwise.

@@ -28,4 +28,9 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaOptions& /*option
   return std::unique_ptr<Backend>();
 }
 
+Status read_cuda_row(Backend& /*backend*/, const Matrix& /*matrix*/, std::int64_t /*index*/, std::int64_t /*row*/,
+                     std::span<float> /*out*/) {
+  return not_built();
+}
+
 }  // namespace lockstep::backend

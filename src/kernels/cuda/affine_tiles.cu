@@ -1,5 +1,5 @@
 // Quantised products of many activation rows (docs/numerics.md N3).
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/affine_tiles.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/tiles.hpp"
 #include "numerics/affine.hpp"
@@ -8,34 +8,16 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kSegmentChunks = kSegmentInputs / 64;
-constexpr int kBlockTiles = 8;   ///< of 16 weight rows each
-constexpr int kTokens = 64;      ///< activation rows of a block at a time
-constexpr int kThreads = 256;    ///< warps: four pairs of weight tiles x even and odd eights of tokens
-constexpr int kWarpEights = 4;   ///< eights of tokens of a warp
-constexpr int kStageChunks = 2;  ///< chunks of 64 inputs that arrive together
+constexpr int kTokens = kTileTokens;
+constexpr int kThreads = 256;   ///< warps: four pairs of weight tiles x even and odd eights of tokens
+constexpr int kWarpEights = 4;  ///< eights of tokens of a warp
 constexpr int kStages = 3;
-constexpr int kMaxJobs = 6;
+/// Activation rows of a product, or of an expert on average, from which groups of warps are the better choice.
+constexpr std::int64_t kManyTokens = 128, kManyRunRows = 16;
 /// Fewer blocks leave multiprocessors idle: products of one tile a block are the better choice.
 constexpr std::int64_t kLeastBlocks = 64;
 /// Rows that an expert must have on average: below, most of a tile would be empty.
 constexpr std::int64_t kLeastRunRows = 4;
-
-struct TileJob {
-  const uint4* codes;
-  const uint4* pairs;
-  float* out;
-  std::int64_t out_stride, matrix_codes, matrix_pairs;  ///< strides of matrices in 16 bytes
-  const uint4* digits;
-  const float2* steps;
-  int rows, tiles, tokens, first_block, row_blocks, token_blocks;
-  const ExpertRun* runs;
-  const std::int32_t *run_count, *in_rows, *out_rows;
-};
-
-struct TileParams {
-  TileJob jobs[kMaxJobs];
-  int job_count, chunks;
-};
 
 /// What arrives together. Of a token's 128 bytes of digits the high ones come first where the token is even, so that
 /// the lanes of a load meet all banks.
@@ -52,17 +34,6 @@ struct Shared {
   Stage<kPieces> stages[kStages];
   float totals[2 * kWarpEights * 4][kThreads];  ///< of the segments that are done, each thread its own
 };
-
-/// The matrix and the activation rows of a block.
-struct Place {
-  const uint4* codes;
-  const uint4* pairs;
-  int first, count;  ///< rows of the list, or of the activations
-};
-
-__device__ __forceinline__ int listed(const std::int32_t* list, int row) {
-  return list != nullptr ? list[row] : row;
-}
 
 /// Where a thread's copies of the next stage come from.
 template <int kPieces>
@@ -185,28 +156,17 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 1) affine_tiles_ker
   auto& shared = *reinterpret_cast<Shared<kPieces>*>(memory);
   trigger_next_grid();
   wait_previous_grid();
-  int j = 0;
-  while (j + 1 < p.job_count && static_cast<int>(blockIdx.x) >= p.jobs[j + 1].first_block) ++j;
-  const TileJob& job = p.jobs[j];
-  const int block = static_cast<int>(blockIdx.x) - job.first_block;
-  const int tile0 = block % job.row_blocks * kBlockTiles;
-  int base = 0;
-  Place place{job.codes, job.pairs, 0, job.tokens};
-  if (job.runs != nullptr) {
-    const int index = block / job.row_blocks;
-    if (index >= *job.run_count) return;
-    const ExpertRun run = job.runs[index];
-    place = {job.codes + run.expert * job.matrix_codes, job.pairs + run.expert * job.matrix_pairs, run.first,
-             run.count};
-  } else {
-    base = block / job.row_blocks * kTokens;
-  }
+  BlockPlace found;
+  if (!found.find(p)) return;
+  const TileJob& job = p.jobs[found.job];
+  const Place& place = found.place;
+  const int tile0 = found.tile0;
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
   const int pair = warp / 2;
   const int odd = warp % 2;
   const int stages = p.chunks / kStageChunks;
-  for (; base < place.count; base += kTokens * job.token_blocks) {
+  for (int base = found.base; base < place.count; base += kTokens * job.token_blocks) {
     const int live = place.count - base < kTokens ? place.count - base : kTokens;
     Source<kPieces> source;
     source.start(p, job, place, tile0, place.first + base, live);
@@ -291,8 +251,12 @@ void affine_tiles(Queue& queue, std::span<const AffineProduct* const> products) 
   const AffineWeights& kind = *products.front()->weights;
   p.chunks = static_cast<int>(kind.chunks());
   std::int64_t blocks = 0;
+  bool many = kind.bits == 4;
   for (const AffineProduct* product : products) {
     const AffineWeights& weights = *product->weights;
+    const Selection* selection = product->selection;
+    many = many && (selection != nullptr ? selection->pairs >= kManyRunRows * selection->most_runs
+                                         : product->x->rows >= kManyTokens);
     const TileGrid grid = grid_of(*product);
     TileJob& job = p.jobs[p.job_count++];
     job.codes = static_cast<const uint4*>(weights.codes);
@@ -309,13 +273,17 @@ void affine_tiles(Queue& queue, std::span<const AffineProduct* const> products) 
     job.first_block = static_cast<int>(blocks);
     job.row_blocks = static_cast<int>(grid.row_blocks);
     job.token_blocks = static_cast<int>(grid.token_blocks);
-    if (product->selection != nullptr) {
-      job.runs = product->selection->runs;
-      job.run_count = product->selection->run_count;
-      job.in_rows = product->selection->in_rows;
-      job.out_rows = product->selection->out_rows;
+    if (selection != nullptr) {
+      job.runs = selection->runs;
+      job.run_count = selection->run_count;
+      job.in_rows = selection->in_rows;
+      job.out_rows = selection->out_rows;
     }
     blocks += grid.blocks();
+  }
+  if (many) {
+    launch_groups(queue, static_cast<unsigned>(blocks), p);
+    return;
   }
   const bool narrow = kind.bits == 4;
   launch(queue, narrow ? affine_tiles_kernel<4> : affine_tiles_kernel<8>, {static_cast<unsigned>(blocks), 1, 1},

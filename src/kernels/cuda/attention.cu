@@ -193,6 +193,7 @@ __global__ void __launch_bounds__(kAttendThreads) merge_kernel(AttendParams p) {
     __syncwarp();
     if (thread == 0) {
       float sum = sums[0];
+#pragma unroll 8
       for (int b = 1; b < blocks; ++b) sum = canon_fma(sum, factors[b], sums[b] * new_factors[b]);
       *total = sum;
     }

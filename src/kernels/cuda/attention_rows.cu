@@ -12,7 +12,7 @@ constexpr int kThreads = kDim;
 constexpr int kWarpsHere = kThreads / 32;
 constexpr int kWarpKeys = kBlock / kWarpsHere;  ///< keys of a warp
 constexpr int kPieces = kDim / 8;               ///< of 16 bytes, of a key or value
-constexpr int kEarliest = 128;                  ///< fewer rows leave multiprocessors idle
+constexpr int kLeastRows = 128;                 ///< fewer rows leave multiprocessors idle
 
 struct Shared {
   float query[kHeads][kDim];
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_rows_kernel(AttendParams p
 }  // namespace
 
 bool attend_rows_takes(const AttendParams& p) {
-  return p.rows >= kEarliest && p.shape.type == ElementType::BF16 && p.shape.dim == kDim &&
+  return p.rows >= kLeastRows && p.shape.type == ElementType::BF16 && p.shape.dim == kDim &&
          p.shape.heads / p.shape.kv_heads > kHeads / 2;
 }
 

@@ -1,4 +1,6 @@
 // The positions that a row attends to, on CUDA: scores of pooled index keys and their deterministic choice.
+#include <algorithm>
+
 #include "kernels/cuda/attention.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -72,8 +74,29 @@ constexpr int kScoreRows = 16;  ///< of a block of score_rows_kernel
 constexpr int kScoreHeads = 4;
 constexpr int kScoreDim = 128;
 
-/// score_kernel for many rows of kScoreHeads index heads of kScoreDim: a warp keeps the keys of its groups in registers
-/// and goes through the rows. Blocks in y are kScoreRows rows.
+/// The lane's values of the index keys of groups first..first+kGroupsPerWarp, or of `last` where those end. The type is
+/// asked for once: a branch at every load would make one wait for the other.
+template <ElementType kType>
+__device__ __forceinline__ void load_keys(const AttentionShape& s, const AttentionRun& run, int first, int last,
+                                          float (&keys)[kGroupsPerWarp][kScoreDim / 32]) {
+  const int per_page = kPage / s.ratio;
+  const int lane = lane_id();
+  const std::byte* page[kGroupsPerWarp];
+#pragma unroll
+  for (int j = 0; j < kGroupsPerWarp; ++j) page[j] = run.pages[(first + j < last ? first + j : last) / per_page];
+#pragma unroll
+  for (int j = 0; j < kGroupsPerWarp; ++j) {
+    const int g = first + j < last ? first + j : last;
+#pragma unroll
+    for (int i = 0; i < kScoreDim / 32; ++i) {
+      keys[j][i] =
+          load_element(page[j] + run.layer_offset + s.index_offset, kType, g % per_page * kScoreDim + 32 * i + lane);
+    }
+  }
+}
+
+/// score_kernel for kScoreHeads index heads of kScoreDim: a warp fetches all keys of its groups at once, keeps them in
+/// registers and goes through the rows. Blocks in y are kScoreRows rows.
 __global__ void __launch_bounds__(32 * kWarps) score_rows_kernel(AttendParams p) {
   __shared__ float query[kScoreRows][kScoreHeads * kScoreDim];
   trigger_next_grid();
@@ -88,7 +111,6 @@ __global__ void __launch_bounds__(32 * kWarps) score_rows_kernel(AttendParams p)
   __syncthreads();
   const int lane = lane_id();
   const float scale = canon_rsqrt(static_cast<float>(kScoreDim));
-  const int per_page = kPage / s.ratio;
   const std::int64_t first =
       (static_cast<std::int64_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32) * kGroupsPerWarp;
   float keys[kGroupsPerWarp][kScoreDim / 32];
@@ -103,15 +125,11 @@ __global__ void __launch_bounds__(32 * kWarps) score_rows_kernel(AttendParams p)
     if (r != loaded) {
       loaded = r;
       // Groups that only later rows have exist as well.
-      const std::int64_t last = (run_start + p.runs[r].rows) / s.ratio - 1;
-#pragma unroll
-      for (int j = 0; j < kGroupsPerWarp; ++j) {
-        const std::int64_t g = first + j < last ? first + j : last;
-        const std::byte* page = p.runs[r].pages[g / per_page] + p.runs[r].layer_offset + s.index_offset;
-#pragma unroll
-        for (int i = 0; i < kScoreDim / 32; ++i) {
-          keys[j][i] = load_element(page, s.type, g % per_page * kScoreDim + 32 * i + lane);
-        }
+      const auto last = static_cast<int>((run_start + p.runs[r].rows) / s.ratio - 1);
+      if (s.type == ElementType::F32) {
+        load_keys<ElementType::F32>(s, p.runs[r], static_cast<int>(first), last, keys);
+      } else {
+        load_keys<ElementType::BF16>(s, p.runs[r], static_cast<int>(first), last, keys);
       }
     }
     float sums[32];  // [group][head]
@@ -143,107 +161,146 @@ __global__ void __launch_bounds__(32 * kWarps) score_rows_kernel(AttendParams p)
 }
 
 constexpr int kSelectThreads = 1024;
+constexpr int kDigits = 256;
+constexpr int kMostKept = 32 * 1024;  ///< keys of a row in shared memory
 
-/// Exclusive prefix sum over the block; `total` receives the sum.
-__device__ int block_prefix(int value, int* warp_sums, int& total) {
+/// Exclusive prefix sums of two numbers a thread over the block; the totals are not needed.
+__device__ int2 block_prefix(int2 value, int2* warp_sums) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
-  int inclusive = value;
-  for (int width = 1; width < 32; width *= 2) {
-    const int other = __shfl_up_sync(kAllLanes, inclusive, static_cast<unsigned>(width));
-    if (lane >= width) inclusive += other;
-  }
-  __syncthreads();
+  const auto prefix = [lane](int2 x) {
+#pragma unroll
+    for (int width = 1; width < 32; width *= 2) {
+      const int a = __shfl_up_sync(kAllLanes, x.x, static_cast<unsigned>(width));
+      const int b = __shfl_up_sync(kAllLanes, x.y, static_cast<unsigned>(width));
+      if (lane >= width) x = make_int2(x.x + a, x.y + b);
+    }
+    return x;
+  };
+  const int2 inclusive = prefix(value);
   if (lane == 31) warp_sums[thread / 32] = inclusive;
   __syncthreads();
   if (thread < 32) {
-    const int mine = warp_sums[lane];
-    int sum = mine;
-    for (int width = 1; width < 32; width *= 2) {
-      const int other = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(width));
-      if (lane >= width) sum += other;
-    }
-    warp_sums[lane] = sum - mine;
-    if (lane == 31) warp_sums[32] = sum;
+    const int2 mine = warp_sums[lane];
+    const int2 sum = prefix(mine);
+    warp_sums[lane] = make_int2(sum.x - mine.x, sum.y - mine.y);
   }
   __syncthreads();
-  total = warp_sums[32];
-  return warp_sums[thread / 32] + inclusive - value;
+  const int2 before = warp_sums[thread / 32];
+  return make_int2(before.x + inclusive.x - value.x, before.y + inclusive.y - value.y);
+}
+
+/// The digit with which counts from the highest down reach `wanted`, and how many of it are still wanted; by one warp.
+/// Without this the search through 256 counts by one thread took most of the kernel.
+__device__ __forceinline__ void find_digit(const int* histogram, int lane, int& wanted, unsigned& prefix) {
+  constexpr int kEach = kDigits / 32;
+  int counts[kEach];  // of the lane's digits; lane 31 has the highest
+  int sum = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) sum += counts[i] = histogram[lane * kEach + i];
+  int above = sum;
+#pragma unroll
+  for (int width = 1; width < 32; width *= 2) {
+    const int other = __shfl_down_sync(kAllLanes, above, static_cast<unsigned>(width));
+    if (lane + width < 32) above += other;
+  }
+  above -= sum;  // keys of all higher lanes
+  const int left = wanted;
+  __syncwarp();
+  if (above >= left || above + sum < left) return;
+  int here = left - above;
+  int digit = kEach - 1;
+#pragma unroll
+  for (int i = kEach - 1; i > 0; --i) {
+    if (digit == i && counts[i] < here) {
+      here -= counts[i];
+      digit = i - 1;
+    }
+  }
+  wanted = here;
+  prefix = prefix << 8 | static_cast<unsigned>(lane * kEach + digit);
 }
 
 /// The attended positions of a row in ascending order. The budget-th largest
 /// score is found digit by digit; of equal scores the lowest groups are taken.
 /// One block per row.
 __global__ void __launch_bounds__(kSelectThreads) select_kernel(AttendParams p) {
+  extern __shared__ unsigned kept[];  // keys of up to kMostKept groups
   trigger_next_grid();
   wait_previous_grid();
-  __shared__ int histogram[256];
-  __shared__ int warp_sums[33];
+  __shared__ int histogram[kDigits];
+  __shared__ int2 warp_sums[32];
   __shared__ unsigned prefix;
   __shared__ int wanted;
   const AttentionShape& s = p.shape;
   const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
   const RowPlace place = place_row(p, p.first_row + static_cast<int>(blockIdx.x));
-  const std::int64_t groups = (place.position + 1) / s.ratio;
-  const auto tail = static_cast<int>(place.position + 1 - groups * s.ratio);
+  const auto groups = static_cast<int>((place.position + 1) / s.ratio);
+  const auto tail = static_cast<int>(place.position + 1 - static_cast<std::int64_t>(groups) * s.ratio);
   std::int32_t* list = p.scratch.positions + static_cast<std::int64_t>(blockIdx.x) * s.width();
-  const float* scores = p.scratch.scores + static_cast<std::int64_t>(blockIdx.x) * p.scratch.most_groups;
-  int taken = 0;
   if (groups <= s.budget) {
-    taken = static_cast<int>(groups * s.ratio);
-    for (int i = thread; i < taken; i += kSelectThreads) list[i] = i;
-  } else {
-    if (thread == 0) {
-      prefix = 0;
-      wanted = s.budget;
-    }
-    for (int shift = 24; shift >= 0; shift -= 8) {
-      for (int i = thread; i < 256; i += kSelectThreads) histogram[i] = 0;
-      __syncthreads();
-      const unsigned high = prefix;
-      // Scores resemble each other: equal digits of a warp are counted
-      // together.
-      for (std::int64_t base = 0; base < groups; base += kSelectThreads) {
-        const std::int64_t g = base + thread;
-        const unsigned key = g < groups ? ordered_bits(scores[g]) : 0;
-        const bool counts = g < groups && (shift == 24 || key >> (shift + 8) == high);
-        const unsigned digit = counts ? key >> shift & 255U : 256U;
-        const unsigned same = __match_any_sync(kAllLanes, digit);
-        if (counts && (same & ((1U << (thread % 32)) - 1U)) == 0) atomicAdd(histogram + digit, __popc(same));
-      }
-      __syncthreads();
-      if (thread == 0) {
-        int digit = 255;
-        int left = wanted;
-        while (histogram[digit] < left) left -= histogram[digit--];
-        wanted = left;
-        prefix = high << 8 | static_cast<unsigned>(digit);
-      }
-      __syncthreads();
-    }
-    // All groups above the threshold, and the first `wanted` of those equal to
-    // it.
-    const unsigned threshold = prefix;
-    const int equal_wanted = wanted;
-    int equal_before = 0;
-    for (std::int64_t base = 0; base < groups; base += kSelectThreads) {
-      const std::int64_t g = base + thread;
-      const unsigned key = g < groups ? ordered_bits(scores[g]) : 0;
-      const bool equal = g < groups && key == threshold;
-      int equals = 0;
-      const int equal_rank = equal_before + block_prefix(equal ? 1 : 0, warp_sums, equals);
-      const bool take = g < groups && (key > threshold || (equal && equal_rank < equal_wanted));
-      int takes = 0;
-      const int place_in = taken + block_prefix(take ? 1 : 0, warp_sums, takes) * s.ratio;
-      if (take) {
-        for (int i = 0; i < s.ratio; ++i) list[place_in + i] = static_cast<std::int32_t>(g * s.ratio + i);
-      }
-      equal_before += equals;
-      taken += takes * s.ratio;
-    }
+    const int taken = groups * s.ratio;
+    for (int i = thread; i < taken + tail; i += kSelectThreads) list[i] = i;
+    if (thread == 0) p.scratch.counts[blockIdx.x] = taken + tail;
+    return;
   }
-  if (thread < tail) list[taken + thread] = static_cast<std::int32_t>(groups * s.ratio + thread);
-  if (thread == 0) p.scratch.counts[blockIdx.x] = taken + tail;
+  const float* scores = p.scratch.scores + static_cast<std::int64_t>(blockIdx.x) * p.scratch.most_groups;
+  const bool keep = groups <= kMostKept;
+  if (keep) {
+#pragma unroll 8
+    for (int g = thread; g < groups; g += kSelectThreads) kept[g] = ordered_bits(scores[g]);
+  }
+  const auto key_of = [&](int g) { return keep ? kept[g] : ordered_bits(scores[g]); };
+  if (thread == 0) {
+    prefix = 0;
+    wanted = s.budget;
+  }
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    if (thread < kDigits) histogram[thread] = 0;
+    __syncthreads();
+    const unsigned high = prefix;
+    // Scores resemble each other: equal digits of a warp are counted together.
+#pragma unroll 4
+    for (int base = 0; base < groups; base += kSelectThreads) {
+      const int g = base + thread;
+      const unsigned key = g < groups ? key_of(g) : 0;
+      const bool counts = g < groups && (shift == 24 || key >> (shift + 8) == high);
+      const unsigned digit = counts ? key >> shift & 255U : 256U;
+      const unsigned same = __match_any_sync(kAllLanes, digit);
+      if (counts && (same & ((1U << lane) - 1U)) == 0) atomicAdd(histogram + digit, __popc(same));
+    }
+    __syncthreads();
+    if (thread < 32) find_digit(histogram, lane, wanted, prefix);
+    __syncthreads();
+  }
+  // All groups above the threshold, and the first `wanted` of those equal to it. A thread has consecutive groups.
+  const unsigned threshold = prefix;
+  const int equal_wanted = wanted;
+  const int each = (groups + kSelectThreads - 1) / kSelectThreads;
+  const int begin = thread * each;
+  const int end = begin + each < groups ? begin + each : groups;
+  int2 mine = make_int2(0, 0);  // above and equal
+  for (int g = begin; g < end; ++g) {
+    const unsigned key = key_of(g);
+    mine.x += key > threshold ? 1 : 0;
+    mine.y += key == threshold ? 1 : 0;
+  }
+  const int2 before = block_prefix(mine, warp_sums);
+  int equals = before.y;
+  int taken = before.x + (equals < equal_wanted ? equals : equal_wanted);
+  for (int g = begin; g < end; ++g) {
+    const unsigned key = key_of(g);
+    const bool equal = key == threshold;
+    const bool take = key > threshold || (equal && equals < equal_wanted);
+    equals += equal ? 1 : 0;
+    if (!take) continue;
+    for (int i = 0; i < s.ratio; ++i) list[taken * s.ratio + i] = g * s.ratio + i;
+    ++taken;
+  }
+  const int all = s.budget * s.ratio;
+  if (thread < tail) list[all + thread] = groups * s.ratio + thread;
+  if (thread == 0) p.scratch.counts[blockIdx.x] = all + tail;
 }
 
 }  // namespace
@@ -251,8 +308,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(AttendParams p) 
 void choose_positions(Queue& queue, const AttendParams& p) {
   const AttentionShape& s = p.shape;
   const auto rows = static_cast<unsigned>(p.rows);
-  if (p.scratch.most_groups > s.budget && p.rows >= kScoreRows && s.index_heads == kScoreHeads &&
-      s.index_dim == kScoreDim) {
+  if (p.scratch.most_groups > s.budget && s.index_heads == kScoreHeads && s.index_dim == kScoreDim) {
     launch(queue, score_rows_kernel,
            {blocks_for(p.scratch.most_groups, kWarps * kGroupsPerWarp), blocks_for(p.rows, kScoreRows), 1},
            {32 * kWarps, 1, 1}, 0, p);
@@ -263,7 +319,10 @@ void choose_positions(Queue& queue, const AttendParams& p) {
                sizeof(float),
            p);
   }
-  launch(queue, select_kernel, {rows, 1, 1}, {kSelectThreads, 1, 1}, 0, p);
+  const std::int64_t kept =
+      p.scratch.most_groups <= s.budget ? 0 : std::min<std::int64_t>(p.scratch.most_groups, kMostKept);
+  launch(queue, select_kernel, {rows, 1, 1}, {kSelectThreads, 1, 1}, static_cast<std::size_t>(kept) * sizeof(unsigned),
+         p);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -81,11 +81,15 @@ __device__ __forceinline__ void load_tokens(const Stage& stage, const Places& at
   for (int t = 0; t < kTokens; ++t) values[t] = (&stage.x[0][0])[at.x[t % 4] + t / 4 * (4 * kChunk) + 32 * step];
 }
 
-__device__ __forceinline__ void add_row(float weight, int r, const float (&values)[kTokens],
-                                        float (&sums)[kTokens / 4][32]) {
+/// One step of 32 inputs. Rows inside tokens: an activation stays where it is for eight products.
+__device__ __forceinline__ void add_step(const float (&weights)[kRows], const float (&values)[kTokens],
+                                         float (&sums)[kTokens / 4][32]) {
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
-    sums[t / 4][r * 4 + t % 4] = canon_fma(weight, values[t], sums[t / 4][r * 4 + t % 4]);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      sums[t / 4][r * 4 + t % 4] = canon_fma(weights[r], values[t], sums[t / 4][r * 4 + t % 4]);
+    }
   }
 }
 
@@ -99,8 +103,10 @@ __device__ __forceinline__ void add_chunk(const Stage& stage, const Places& at, 
   for (int step = 0; step < kSteps; ++step) {
     float values[kTokens];
     load_tokens(stage, at, step, values);
+    float weights[kRows];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) add_row(weight_of(w[r], step), r, values, sums);
+    for (int r = 0; r < kRows; ++r) weights[r] = weight_of(w[r], step);
+    add_step(weights, values, sums);
   }
 }
 
@@ -111,11 +117,12 @@ __device__ __forceinline__ void add_rest(const Stage& stage, const Places& at, i
   for (int step = 0; step < steps; ++step) {
     float values[kTokens];
     load_tokens(stage, at, step, values);
+    float weights[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const auto* row = reinterpret_cast<const std::uint16_t*>(&stage.weights[0][0] + at.weights[r]);
-      add_row(bf16_to_float(row[step]), r, values, sums);
+      weights[r] = bf16_to_float(reinterpret_cast<const std::uint16_t*>(&stage.weights[0][0] + at.weights[r])[step]);
     }
+    add_step(weights, values, sums);
   }
 }
 

@@ -73,6 +73,7 @@ __device__ __forceinline__ unsigned ordered_bits(float value) {
 /// fold32 of a[i] * b[i], computed by one warp; every lane gets the result.
 __device__ __forceinline__ float warp_dot(const float* a, const float* b, int n, int lane) {
   float sum = 0.0F;
+#pragma unroll 8
   for (int i = lane; i < n; i += 32) sum = canon_fma(a[i], b[i], sum);
   return fold_lanes(sum);
 }
@@ -113,6 +114,19 @@ __device__ __forceinline__ void wait_previous_grid() {
 __device__ __forceinline__ void copy_soon(void* to, const void* from) {
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+/// The policy of what is read once a step and need not stay in the second-level cache. A layer's weights are twice as
+/// large as that cache: without it they push out the kernels' own instructions, and all multiprocessors wait for those.
+__device__ __forceinline__ std::uint64_t once_policy() {
+  std::uint64_t policy = 0;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+/// copy_soon() of what is read once.
+__device__ __forceinline__ void copy_once_soon(void* to, const void* from, std::uint64_t policy) {
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "l"(policy)
+               : "memory");
 }
 /// The same for 8 bytes.
 __device__ __forceinline__ void copy_eight_soon(void* to, const void* from) {

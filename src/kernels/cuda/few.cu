@@ -23,6 +23,7 @@ struct FewJob {
 struct FewParams {
   FewJob jobs[kMostJobs];
   int job_count, tiles, chunks, segments, tiles_per_block, depth, tokens, blocks;
+  unsigned segment_part;  ///< of part_of()
   const float* x;
   const uint4* digits;
   const float2* steps;
@@ -71,8 +72,8 @@ __device__ __forceinline__ void few_body(const FewParams& p, int block) {
     side_product(p, warp, warps, lane);
     return;
   }
-  const int segment = warp % p.segments;
-  const int z = warp / p.segments;  // warps beyond the tiles only quantise
+  const int z = part_of(warp, p.segment_part);  // warps beyond the tiles only quantise
+  const int segment = warp - z * p.segments;
   const int workers = p.segments * p.tiles_per_block;
   const int chunks =
       p.chunks - segment * kSegmentChunks < kSegmentChunks ? p.chunks - segment * kSegmentChunks : kSegmentChunks;
@@ -91,8 +92,8 @@ __device__ __forceinline__ void few_body(const FewParams& p, int block) {
     if (tile < p.tiles) {
       const FewJob& job = p.jobs[job_of(tile)];
       const std::int64_t chunk = static_cast<std::int64_t>(tile - job.first_tile) * p.chunks + segment * kSegmentChunks;
-      stage_tile<kBits>(stages + round % p.depth * kStage, job.codes + chunk * (128 * kBits), job.pairs + chunk * 64,
-                        chunks, kSegmentChunks, lane);
+      stage_tile<kBits>(stages + (round & (p.depth - 1)) * kStage, job.codes + chunk * (128 * kBits),
+                        job.pairs + chunk * 64, chunks, kSegmentChunks, lane);
     }
     copies_made();
   };
@@ -123,13 +124,14 @@ __device__ __forceinline__ void few_body(const FewParams& p, int block) {
   }
   const int row = lane / 4;
   const int quad = lane % 4;
-  const bool live = row < p.tokens;
-  const uint4* my_digits = digits + ((live ? row : 0) * p.chunks + segment * kSegmentChunks) * 8 + quad * 2;
-  const auto steps_of = [&](int token) {
-    return steps + (token < p.tokens ? token : 0) * p.chunks + segment * kSegmentChunks;
+  // Columns of tokens that are not there repeat the first one's and are not read.
+  const auto at_token = [&](int column) {
+    const int token = Columns<kTokens>::token(column);
+    return (token < p.tokens ? token : 0) * p.chunks + segment * kSegmentChunks;
   };
-  const float2* steps0 = steps_of(2 * quad);
-  const float2* steps1 = steps_of(2 * quad + 1);
+  const uint4* my_digits = digits + at_token(row) * 8 + quad * 2;
+  const float2* steps0 = steps + at_token(2 * quad);
+  const float2* steps1 = steps + at_token(2 * quad + 1);
   const int part_size = p.tiles_per_block * p.segments * 16 * kTokens;
 #pragma unroll 1
   for (int round = 0; tile_of(round) < p.tiles; ++round) {
@@ -146,8 +148,8 @@ __device__ __forceinline__ void few_body(const FewParams& p, int block) {
     const bool early = kTokens == 1 && p.wide != nullptr && segment == 0 && lane < 16 && row0 + lane < job.rows;
     if (early) tail.load(p.wide, p.inject, p.streams, 0, job.rows, row0 + lane);
     float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-    add_groups<kBits, kTokens == 1>(stages + round % p.depth * kStage, kSegmentChunks, 0, chunks, my_digits, live,
-                                    steps0, steps1, lane, sums);
+    add_groups<kBits, kTokens>(stages + (round & (p.depth - 1)) * kStage, kSegmentChunks, 0, chunks, my_digits, steps0,
+                               steps1, lane, sums);
     float* mine = parts + round % 2 * part_size + z * p.segments * 16 * kTokens;
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
@@ -185,9 +187,10 @@ struct FewPair {
   FewParams main, other;
 };
 
-/// One row: no more registers than leave room for the blocks of the kernel in front.
+/// One row: no more registers than leave room for the blocks of the kernel in front. Several: for two blocks of 12
+/// warps.
 template <int kBits, int kTokens>
-__global__ void __launch_bounds__(kTokens == 1 ? 1024 : 32 * kMostWarps, 1) few_kernel(FewPair pair) {
+__global__ void __launch_bounds__(kTokens == 1 ? 1024 : 768, 1) few_kernel(FewPair pair) {
   trigger_next_grid();
   const int block = static_cast<int>(blockIdx.x);
   const int own = pair.main.blocks + (pair.main.side != nullptr ? 1 : 0);
@@ -221,6 +224,7 @@ void run(Queue& queue, FewPair& pair, int bits, const FewInput& input) {
     p.steps_kept = static_cast<float2*>(input.keep->steps);
   }
   p.segments = (p.chunks + kSegmentChunks - 1) / kSegmentChunks;
+  p.segment_part = part_factor(p.segments);
   const int room = queue.multiprocessors();
   const int columns = p.tokens == 1 ? 1 : (p.tokens <= 4 ? 4 : 8);
   const std::size_t stage =
@@ -255,6 +259,7 @@ void run(Queue& queue, FewPair& pair, int bits, const FewInput& input) {
     other.tokens = p.tokens;
     other.x = p.x;
     other.segments = p.segments;
+    other.segment_part = p.segment_part;
     other.tiles_per_block = other.depth = 1;
     other.blocks = other.tiles;
   }

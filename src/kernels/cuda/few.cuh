@@ -10,6 +10,14 @@ namespace lockstep::kernels::cuda {
 
 constexpr int kSegmentChunks = kSegmentInputs / 64;
 
+/// number / divisor for numbers up to 31 without a division, which costs a kernel's first instructions dearly.
+__host__ __device__ constexpr unsigned part_factor(int divisor) {
+  return 65536U / static_cast<unsigned>(divisor) + 1;
+}
+__device__ __forceinline__ int part_of(int number, unsigned factor) {
+  return static_cast<int>(static_cast<unsigned>(number) * factor >> 16);
+}
+
 /// Bytes of `chunks` chunks of a tile with groups of 64 and bf16 pairs: codes, then pairs.
 template <int kBits>
 constexpr int few_stage_bytes(int chunks) {
@@ -21,56 +29,119 @@ template <int kBits>
 __device__ __forceinline__ void stage_tile(std::byte* stage, const std::byte* codes, const std::byte* pairs, int chunks,
                                            int room, int lane) {
   constexpr int kPieces = kBits / 4;
+  const std::uint64_t policy = once_policy();
 #pragma unroll 1
-  for (int i = 0; i < chunks * kPieces; ++i) copy_soon(stage + (i * 32 + lane) * 16, codes + (i * 32 + lane) * 16);
+  for (int i = 0; i < chunks * kPieces; ++i) {
+    copy_once_soon(stage + (i * 32 + lane) * 16, codes + (i * 32 + lane) * 16, policy);
+  }
   std::byte* to = stage + room * 128 * kBits;
 #pragma unroll 1
-  for (int i = lane; i < chunks * 4; i += 32) copy_soon(to + i * 16, pairs + i * 16);
+  for (int i = lane; i < chunks * 4; i += 32) copy_once_soon(to + i * 16, pairs + i * 16, policy);
+}
+
+/// Which token and which of kGroups consecutive groups an mma's column stands for: the eight columns hold kTokens
+/// tokens of 8 / kTokens groups, later groups in lower columns, so that a sum over groups ends in the lanes of quad 0.
+template <int kTokens>
+struct Columns {
+  static_assert(kTokens == 1 || kTokens == 2 || kTokens == 4 || kTokens == 8);
+  static constexpr int kGroups = 8 / kTokens;
+  static __device__ __forceinline__ int token(int column) { return column % kTokens; }
+  static __device__ __forceinline__ int group(int column) { return kGroups - 1 - column / kTokens; }
+};
+
+/// Adds the results of one round's groups to sums, in ascending order of groups; right in the lanes of the last group's
+/// columns, which are those of the first quads.
+template <int kTokens>
+__device__ __forceinline__ void add_in_order(const float (&r)[4], float (&sums)[4]) {
+  if constexpr (kTokens == 8) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] += r[i];
+  } else if constexpr (kTokens == 4) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] = (sums[i] + __shfl_down_sync(kAllLanes, r[i], 2)) + r[i];
+  } else {
+    // The running sums go from the lanes of quad 3 down to those of quad 0; they start where they were left.
+#pragma unroll
+    for (int i = 0; i < (kTokens == 1 ? 2 : 4); ++i) {
+      const int at = kTokens == 1 ? 2 * i : i;
+      float sum = __shfl_sync(kAllLanes, sums[at], lane_id() & 28);
+#pragma unroll
+      for (int quad = 3; quad >= 0; --quad) {
+        if constexpr (kTokens == 1) sum += r[at + 1];
+        sum += r[at];
+        if (quad > 0) sum = __shfl_down_sync(kAllLanes, sum, 1);
+      }
+      sums[at] = sum;
+    }
+  }
 }
 
 /// Adds the groups first..first+count of a staged tile to sums {row g, row g + 8} x {column 2j, column 2j + 1}, one
-/// after the other; with kSingle only of column 0. `digits` are the lane's column's digits of group 0, `steps` those of
-/// the columns 2j and 2j + 1.
-template <int kBits, bool kSingle>
+/// after the other; right where the column is below kTokens. `digits` are those of group 0 of the lane's token,
+/// Columns::token(lane / 4), the lane's quad first; `steps0` and `steps1` those of the tokens of columns 2j and 2j + 1.
+///
+/// The columns stand for several groups: each meets the codes of all of them, and its own group's result is kept. So
+/// what follows the tensor cores is done once for all lanes instead of once a group for a quarter of them.
+template <int kBits, int kTokens>
 __device__ __forceinline__ void add_groups(const std::byte* stage, int room, int first, int count, const uint4* digits,
-                                           bool live, const float2* steps0, const float2* steps1, int lane,
-                                           float (&sums)[4]) {
+                                           const float2* steps0, const float2* steps1, int lane, float (&sums)[4]) {
+  using At = Columns<kTokens>;
   constexpr int kPieces = kBits / 4;
+  const int quad = lane % 4;
   const uint4* codes = reinterpret_cast<const uint4*>(stage) + first * 32 * kPieces + lane;
   const uint2* pairs = reinterpret_cast<const uint2*>(stage + room * 128 * kBits) + first * 8 + lane / 4;
-#pragma unroll 4
-  for (int i = 0; i < count; ++i) {
-    uint4 chunk[kPieces];
-#pragma unroll
-    for (int k = 0; k < kPieces; ++k) chunk[k] = codes[(i * kPieces + k) * 32];
-    uint4 h = make_uint4(0, 0, 0, 0);
-    uint4 l = h;
-    if (live) {
-      h = digits[(first + i) * 8];
-      l = digits[(first + i) * 8 + 1];
-    }
+#pragma unroll 1
+  for (int base = 0; base < count; base += At::kGroups) {
+    const int left = count - base;
+    const int mine = At::group(lane / 4);
+    const uint4* from = digits + (first + base + (mine < left ? mine : 0)) * 8;
+    const uint4 h = from[0];
+    const uint4 l = from[1];
     int high[4] = {0, 0, 0, 0};
     int low[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int m = 0; m < 2; ++m) {
-      unsigned a[4];
-      unpack<kBits>(chunk, m, a);
-      mma_signed(high, a, m == 0 ? h.x : h.z, m == 0 ? h.y : h.w);
-      mma_unsigned(low, a, m == 0 ? l.x : l.z, m == 0 ? l.y : l.w);
-    }
-    const uint2 pair = pairs[i * 8];
+    for (int g = 0; g < At::kGroups; ++g) {
+      if (g > 0 && g >= left) continue;
+      uint4 chunk[kPieces];
 #pragma unroll
-    for (int c = 0; c < (kSingle ? 1 : 2); ++c) {
-      const float2 t = c == 0 ? steps0[first + i] : steps1[first + i];
+      for (int k = 0; k < kPieces; ++k) chunk[k] = codes[((base + g) * kPieces + k) * 32];
+      int signed_digits[4] = {0, 0, 0, 0};
+      int unsigned_digits[4] = {0, 0, 0, 0};
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        unsigned a[4];
+        unpack<kBits>(chunk, m, a);
+        mma_signed(signed_digits, a, m == 0 ? h.x : h.z, m == 0 ? h.y : h.w);
+        mma_unsigned(unsigned_digits, a, m == 0 ? l.x : l.z, m == 0 ? l.y : l.w);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        // One token: a group has one column, so every second value is nobody's.
+        if (kTokens == 1 && i % 2 != (At::kGroups - 1 - g) % 2) continue;
+        const bool own = At::kGroups == 1 || At::group(2 * quad + i % 2) == g;
+        high[i] = own ? signed_digits[i] : high[i];
+        low[i] = own ? unsigned_digits[i] : low[i];
+      }
+    }
+    float r[4];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int group = At::group(2 * quad + c);
+      const bool live = group < left;
+      const int at = base + (live ? group : 0);
+      const uint2 pair = pairs[at * 8];
+      const float2 t = c == 0 ? steps0[first + at] : steps1[first + at];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const unsigned word = half == 0 ? pair.x : pair.y;
         const float scale = bits_float(word << 16);
         const float bias = bits_float(word & 0xffff0000U);
         const float dot = static_cast<float>(high[2 * half + c] * 256 + low[2 * half + c]);
-        sums[2 * half + c] += canon_fma(scale * t.x, dot, (bias * t.x) * t.y);
+        const float value = canon_fma(scale * t.x, dot, (bias * t.x) * t.y);
+        r[2 * half + c] = live ? value : 0.0F;
       }
     }
+    add_in_order<kTokens>(r, sums);
   }
 }
 

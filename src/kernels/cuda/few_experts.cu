@@ -40,11 +40,17 @@ struct InnerParams {
   float2* inner_steps;
   std::int32_t* choice;
   int tokens, experts, ranks, chunks, segments, inner_chunks, blocks;
+  unsigned segment_part;  ///< of part_of()
 };
 
 /// The parts' memory serves the router's values first.
 __host__ __device__ constexpr int parts_floats(int parts, int tokens) {
   return parts > tokens * kMostExperts ? parts : tokens * kMostExperts;
+}
+
+/// Steps of the rows, so many that what follows is aligned to 16 bytes.
+__host__ __device__ constexpr int steps_room(int steps) {
+  return (steps + 1) / 2 * 2;
 }
 
 /// One unit a round: 64 gate values and 64 up values of one expert for its rows, one warp per tile and segment, the
@@ -59,8 +65,8 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
   const int warp = thread / 32;
   const int threads = static_cast<int>(blockDim.x);
   const int warps = threads / 32;
-  const int segment = warp % p.segments;
-  const int z = warp / p.segments;
+  const int z = part_of(warp, p.segment_part);
+  const int segment = warp - z * p.segments;
   const int chunks =
       p.chunks - segment * kSegmentChunks < kSegmentChunks ? p.chunks - segment * kSegmentChunks : kSegmentChunks;
   const int block = static_cast<int>(blockIdx.x);
@@ -68,7 +74,7 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
   const int part_size = kUnitTiles * p.segments * kTokens * 16;
   auto* digits = reinterpret_cast<uint4*>(parts + parts_floats(4 * part_size, p.tokens));
   auto* steps = reinterpret_cast<float2*>(digits + p.tokens * p.chunks * 8);
-  auto& routing = *reinterpret_cast<Routing*>(steps + p.tokens * p.chunks);
+  auto& routing = *reinterpret_cast<Routing*>(steps + steps_room(p.tokens * p.chunks));
   std::byte* stages = memory + warp * 2 * kStage;
   // Units of the shared expert come first: they are known in advance.
   const auto start = [&](int unit, int half) {
@@ -127,24 +133,26 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
     const int end = run < 0 ? p.tokens : (run + 1 < routing.runs ? routing.first[run + 1] : pairs);
     const int count = end - first;
     // Row of the input and row of the result of the unit's k-th row.
-    const auto in_row = [&](int k) { return run < 0 ? k : routing.order[first + k] / p.ranks; };
-    const auto out_row = [&](int k) { return run < 0 ? pairs + k : routing.order[first + k]; };
-    const bool live = row < count;
-    const int in = live ? in_row(row) : 0;
-    const uint4* my_digits = digits + (in * p.chunks + segment * kSegmentChunks) * 8 + quad * 2;
-    const auto steps_of = [&](int k) {
-      return steps + in_row(k < count ? k : 0) * p.chunks + segment * kSegmentChunks;
+    const auto in_row = [&](int k) {
+      if constexpr (kTokens == 1) return 0;
+      return run < 0 ? k : routing.order[first + k] / p.ranks;
     };
-    const float2* steps0 = steps_of(2 * quad);
-    const float2* steps1 = steps_of(2 * quad + 1);
+    const auto out_row = [&](int k) { return run < 0 ? pairs + k : routing.order[first + k]; };
+    // Columns of rows that are not there repeat the first one's and are not read.
+    const auto at_row = [&](int column) {
+      const int k = Columns<kTokens>::token(column);
+      return in_row(k < count ? k : 0) * p.chunks + segment * kSegmentChunks;
+    };
+    const uint4* my_digits = digits + at_row(row) * 8 + quad * 2;
+    const float2* steps0 = steps + at_row(2 * quad);
+    const float2* steps1 = steps + at_row(2 * quad + 1);
     float* mine = parts + round % 2 * 2 * part_size;
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       wait_copies<1>();
       __syncwarp();
       float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-      add_groups<4, kTokens == 1>(stages + half * kStage, kSegmentChunks, 0, chunks, my_digits, live, steps0, steps1,
-                                  lane, sums);
+      add_groups<4, kTokens>(stages + half * kStage, kSegmentChunks, 0, chunks, my_digits, steps0, steps1, lane, sums);
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int token = 2 * quad + c;
@@ -168,9 +176,12 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float* from = mine + half * part_size + (at / 16 * p.segments * kTokens + warp) * 16 + at % 16;
+        float parts_of[kSegments];
+#pragma unroll
+        for (int s = 0; s < kSegments; ++s) parts_of[s] = s < p.segments ? from[s * kTokens * 16] : 0.0F;
         float total = 0.0F;
-#pragma unroll 1
-        for (int s = 0; s < p.segments; ++s) total += from[s * kTokens * 16];
+#pragma unroll
+        for (int s = 0; s < kSegments; ++s) total += parts_of[s];
         two[half] = total;
       }
       const float value = canon_silu(two[0]) * two[1];
@@ -268,18 +279,21 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
       copies_made();
       wait_copies<0>();
       __syncwarp();
-      const bool live = row < here;
-      const auto* digits = reinterpret_cast<const uint4*>(rows + (live ? row : 0) * kRowBytes) + quad * 2;
-      const auto steps_of = [&](int k) {
-        return reinterpret_cast<const float2*>(rows + (k < here ? k : 0) * kRowBytes + kDownChunks * kChunkDigits);
+      const auto at_row = [&](int column) {
+        const int k = Columns<kRows>::token(column);
+        return rows + (k < here ? k : 0) * kRowBytes;
+      };
+      const auto* digits = reinterpret_cast<const uint4*>(at_row(row)) + quad * 2;
+      const auto steps_of = [&](int column) {
+        return reinterpret_cast<const float2*>(at_row(column) + kDownChunks * kChunkDigits);
       };
       float totals[4] = {0.0F, 0.0F, 0.0F, 0.0F};
 #pragma unroll 1
       for (int begin = 0; begin < p.chunks; begin += kSegmentChunks) {
         const int some = p.chunks - begin < kSegmentChunks ? p.chunks - begin : kSegmentChunks;
         float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-        add_groups<4, kRows == 1>(slot, kDownChunks, begin, some, digits, live, steps_of(2 * quad),
-                                  steps_of(2 * quad + 1), lane, sums);
+        add_groups<4, kRows>(slot, kDownChunks, begin, some, digits, steps_of(2 * quad), steps_of(2 * quad + 1), lane,
+                             sums);
 #pragma unroll
         for (int i = 0; i < 4; ++i) totals[i] += sums[i];
       }
@@ -347,6 +361,7 @@ void few_experts_inner(Queue& queue, const FewExperts& e, const float* logits, c
   p.ranks = static_cast<int>(e.ranks);
   p.chunks = static_cast<int>(e.gate->chunks());
   p.segments = (p.chunks + kSegmentChunks - 1) / kSegmentChunks;
+  p.segment_part = part_factor(p.segments);
   p.inner_chunks = static_cast<int>(e.gate->rows / 64);
   const std::int64_t most = (std::min(e.gate->count, e.rows * e.ranks) + 1) * p.inner_chunks;
   p.blocks = static_cast<int>(std::min<std::int64_t>(most, queue.multiprocessors()));
@@ -355,7 +370,8 @@ void few_experts_inner(Queue& queue, const FewExperts& e, const float* logits, c
   const int parts = parts_floats(static_cast<int>(warps) * columns * 64, p.tokens);
   const std::size_t shared = warps * 2 * few_stage_bytes<4>(kSegmentChunks) +
                              static_cast<std::size_t>(parts) * sizeof(float) +
-                             static_cast<std::size_t>(p.tokens * p.chunks) * (kChunkDigits + 8) + sizeof(Routing);
+                             static_cast<std::size_t>(p.tokens * p.chunks) * kChunkDigits +
+                             static_cast<std::size_t>(steps_room(p.tokens * p.chunks)) * 8 + sizeof(Routing);
   const Extent grid{static_cast<unsigned>(p.blocks), 1, 1};
   const Extent block{static_cast<unsigned>(32 * warps), 1, 1};
   launch(queue, p.tokens == 1 ? inner_kernel<1> : inner_kernel<4>, grid, block, shared, p);

@@ -21,7 +21,78 @@ struct Routing {
   float weights[kMostPairs];
   std::int32_t expert[kMostPairs + 1], first[kMostPairs + 1], order[kMostPairs];
   std::int32_t runs;
+  alignas(16) unsigned tops[kFewExpertRows][kKeys];  ///< the largest key of every 32 experts, see unlike()
+  std::int32_t found[kFewExpertRows];                ///< candidates, of which the list has the first 32
+  uint2 candidates[kFewExpertRows][32];              ///< {key, expert}
 };
+
+/// The largest value of a warp.
+__device__ __forceinline__ float largest_of_lanes(float value) {
+  const unsigned key = __reduce_max_sync(kAllLanes, ordered_bits(value));
+  return bits_float((key & 0x80000000U) != 0 ? key & 0x7fffffffU : ~key);
+}
+
+/// The key of set i with its last bits replaced, so that no two of the 16 sets have the same, and none a larger one.
+__device__ __forceinline__ unsigned unlike(unsigned key, int i) {
+  return (key & ~15U) | static_cast<unsigned>(15 - i);
+}
+
+/// Of 16 keys made unlike, each the largest of its set or 0, the rank-th largest (from 1) or a little less: at least
+/// `rank` keys of the sets are not below it, so none of the `rank` largest is. 0 when there are fewer. The same in all
+/// lanes.
+__device__ __forceinline__ unsigned lower_bound_of(const unsigned (&tops)[kKeys], int rank, int lane) {
+  static_assert(kKeys == 16);
+  const auto* four = reinterpret_cast<const uint4*>(tops);
+  const unsigned mine = tops[lane % kKeys];
+  int larger = 0;
+#pragma unroll
+  for (int i = 0; i < kKeys / 4; ++i) {
+    const uint4 other = four[i];
+    larger += (other.x > mine ? 1 : 0) + (other.y > mine ? 1 : 0) + (other.z > mine ? 1 : 0) + (other.w > mine ? 1 : 0);
+  }
+  const unsigned found = __ballot_sync(kAllLanes, lane < kKeys && mine != 0 && larger == rank - 1);
+  return found == 0 ? 0 : __shfl_sync(kAllLanes, mine, __ffs(static_cast<int>(found)) - 1) & ~15U;
+}
+
+/// The `ranks` largest of up to 32 candidates in order (key descending, expert ascending), one a lane.
+__device__ __forceinline__ void rank_candidates(Routing& r, int row, const float* values, int ranks, int lane) {
+  const int count = r.found[row];
+  const uint2 mine = lane < count ? r.candidates[row][lane] : make_uint2(0, 0xffffffffU);
+  int place = 0;
+#pragma unroll 8
+  for (int i = 0; i < count; ++i) {
+    const uint2 other = r.candidates[row][i];
+    place += other.x > mine.x || (other.x == mine.x && other.y < mine.y) ? 1 : 0;
+  }
+  if (lane >= count || place >= ranks) return;
+  r.chosen[row * ranks + place] = static_cast<std::int32_t>(mine.y);
+  r.weights[row * ranks + place] = values[mine.y];
+}
+
+/// The same among all experts, one after the other: for more candidates than lanes.
+__device__ __forceinline__ void rank_all(Routing& r, int row, const float* values, int experts, int ranks, int lane) {
+  unsigned before = 0xffffffffU;  // the last winner's key and expert
+  unsigned winner = 0xffffffffU;
+#pragma unroll 1
+  for (int rank = 0; rank < ranks; ++rank) {
+    unsigned best = 0;
+    unsigned candidate = 0xffffffffU;
+#pragma unroll 1
+    for (int i = lane; i < experts; i += 32) {
+      const unsigned key = ordered_bits(values[i]);
+      const bool later = rank == 0 || key < before || (key == before && static_cast<unsigned>(i) > winner);
+      if (!later || key <= best) continue;
+      best = key;
+      candidate = static_cast<unsigned>(i);
+    }
+    before = __reduce_max_sync(kAllLanes, best);
+    winner = __reduce_min_sync(kAllLanes, best == before ? candidate : 0xffffffffU);
+    if (winner >= static_cast<unsigned>(experts)) winner = static_cast<unsigned>(rank);  // only without numbers
+    if (lane != 0) continue;
+    r.chosen[row * ranks + rank] = static_cast<std::int32_t>(winner);
+    r.weights[row * ranks + rank] = values[winner];
+  }
+}
 
 /// `p` has the logits [tokens, experts] and how many experts (ranks) each row gets; `values` is scratch of a row each.
 template <class Params>
@@ -41,19 +112,13 @@ __device__ __forceinline__ void choose(Routing& r, float (*values)[kMostExperts]
       values[t][i] = x;
       maximum = x > maximum ? x : maximum;
     }
-#pragma unroll
-    for (int width = 16; width > 0; width /= 2) {
-      const float other = __shfl_xor_sync(kAllLanes, maximum, width);
-      maximum = other > maximum ? other : maximum;
-    }
+    maximum = largest_of_lanes(maximum);
     if (lane == 0) r.maxima[t][warp] = maximum;
   }
   __syncthreads();
 #pragma unroll 1
   for (int t = 0; t < p.tokens; ++t) {
-    float maximum = r.maxima[t][0];
-#pragma unroll 1
-    for (int w = 1; w < warps; ++w) maximum = r.maxima[t][w] > maximum ? r.maxima[t][w] : maximum;
+    const float maximum = largest_of_lanes(r.maxima[t][lane < warps ? lane : 0]);
 #pragma unroll 1
     for (int i = thread; i < p.experts; i += threads) values[t][i] = canon_exp(values[t][i] - maximum);
   }
@@ -67,45 +132,51 @@ __device__ __forceinline__ void choose(Routing& r, float (*values)[kMostExperts]
     sum = fold_lanes(sum);
     if (lane == 0) r.sums[warp] = sum;
   }
+  if (thread < p.tokens) r.found[thread] = 0;
+  if (thread < p.tokens * kKeys) r.tops[thread / kKeys][thread % kKeys] = 0;  // of experts that are not there
   __syncthreads();
 #pragma unroll 1
   for (int t = 0; t < p.tokens; ++t) {
 #pragma unroll 1
-    for (int i = thread; i < p.experts; i += threads) values[t][i] = values[t][i] / r.sums[t];
+    for (int base = 0; base < p.experts; base += threads) {
+      const int i = base + thread;
+      float value = 0.0F;
+      if (i < p.experts) values[t][i] = value = values[t][i] / r.sums[t];
+      const unsigned top = __reduce_max_sync(kAllLanes, i < p.experts ? ordered_bits(value) : 0);
+      if (lane == 0 && i < p.experts) r.tops[t][i / 32] = unlike(top, i / 32);
+    }
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int t = 0; t < p.tokens; ++t) {
+    const unsigned bound = lower_bound_of(r.tops[t], p.ranks, lane);
+#pragma unroll 1
+    for (int base = 0; base < p.experts; base += threads) {
+      const int i = base + thread;
+      const unsigned key = i < p.experts ? ordered_bits(values[t][i]) : 0;
+      const bool good = i < p.experts && key >= bound;
+      const unsigned group = __ballot_sync(kAllLanes, good);
+      if (group == 0) continue;
+      int place = 0;
+      if (lane == 0) place = atomicAdd(&r.found[t], __popc(group));
+      place = __shfl_sync(kAllLanes, place, 0) + __popc(group & ((1U << lane) - 1));
+      if (good && place < 32) r.candidates[t][place] = make_uint2(key, static_cast<unsigned>(i));
+    }
   }
   __syncthreads();
   if (warp < p.tokens) {
-    unsigned mine[kKeys];
-#pragma unroll
-    for (int k = 0; k < kKeys; ++k) {
-      mine[k] = 32 * k + lane < p.experts ? ordered_bits(values[warp][32 * k + lane]) : 0;
+    if (r.found[warp] <= 32) {
+      rank_candidates(r, warp, values[warp], p.ranks, lane);
+    } else {
+      rank_all(r, warp, values[warp], p.experts, p.ranks, lane);
     }
+    __syncwarp();
+    float all[kMostRanks];
+#pragma unroll
+    for (int rank = 0; rank < kMostRanks; ++rank) all[rank] = rank < p.ranks ? r.weights[warp * p.ranks + rank] : 0.0F;
     float total = 0.0F;
-#pragma unroll 1
-    for (int rank = 0; rank < p.ranks; ++rank) {
-      unsigned best = 0;
 #pragma unroll
-      for (int k = 0; k < kKeys; ++k) best = mine[k] > best ? mine[k] : best;
-      const unsigned top = __reduce_max_sync(kAllLanes, best);
-      unsigned candidate = 0xffffffffU;
-      if (best == top) {
-#pragma unroll
-        for (int k = kKeys - 1; k >= 0; --k) {
-          if (mine[k] == top) candidate = static_cast<unsigned>(32 * k + lane);
-        }
-      }
-      const unsigned winner = __reduce_min_sync(kAllLanes, candidate);
-      if (candidate == winner) {
-#pragma unroll
-        for (int k = 0; k < kKeys; ++k) mine[k] = static_cast<unsigned>(32 * k + lane) == winner ? 0 : mine[k];
-      }
-      const float value = values[warp][winner];
-      if (lane == 0) {
-        r.chosen[warp * p.ranks + rank] = static_cast<std::int32_t>(winner);
-        r.weights[warp * p.ranks + rank] = value;
-      }
-      total += value;
-    }
+    for (int rank = 0; rank < kMostRanks; ++rank) total += all[rank];
     __syncwarp();
     if (lane < p.ranks) r.weights[warp * p.ranks + lane] = r.weights[warp * p.ranks + lane] / total;
   }

@@ -7,8 +7,10 @@ namespace {
 
 constexpr int kStreams = 4;
 constexpr int kDownRows = 3;  ///< of a block of down_kernel
-constexpr int kDownThreads = 256;
-constexpr int kQuadsAhead = 10;  ///< of the norm's weights in a thread's registers
+constexpr int kDownThreads = 512;
+constexpr int kDownWarps = kDownThreads / 32;
+constexpr int kMostSize = 10 * 1024;  ///< of the wide residual
+constexpr int kChunksAWarp = (kMostSize / 256 + kDownWarps - 1) / kDownWarps;
 constexpr int kUpWarps = 8;
 constexpr int kOutputs = 2;  ///< of one warp of up_kernel
 constexpr int kMostUpChunks = 2;
@@ -29,9 +31,12 @@ __device__ __forceinline__ float weight_of(const uint4& eight, int i) {
 /// Norm of the wide rows in shared memory, by all warps; then one output row of the down and inject matrices for each
 /// of the first kDownRows warps. Everything that is read is under way before anything is used: through shared memory,
 /// since loads to registers that follow each other closely wait for each other.
+///
+/// Normed values lie in the order of the weights (DenseWeights as f32), so that a lane reads four at once.
 template <int kTokens>
 __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
-  extern __shared__ float wide[];  // [kTokens, streams * hidden], then [kDownRows][chunks][lane][16 bytes] of weights
+  // [kTokens, streams * hidden], then [kDownRows][chunks][lane][16 bytes] of weights.
+  extern __shared__ __align__(16) float wide[];
   __shared__ float inverses[kTokens][kStreams];
   trigger_next_grid();
   const int thread = static_cast<int>(threadIdx.x);
@@ -47,30 +52,28 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
     const uint4* from = row < p.lowrank
                             ? p.down + static_cast<std::int64_t>(row) * p.down_chunks * 32
                             : p.inject_weights + static_cast<std::int64_t>(row - p.lowrank) * p.down_chunks * 32;
+    const std::uint64_t policy = once_policy();
 #pragma unroll 2
-    for (int i = 0; i < p.down_chunks; ++i) copy_soon(weights + i * 32, from + i * 32 + lane);
+    for (int i = 0; i < p.down_chunks; ++i) copy_once_soon(weights + i * 32, from + i * 32 + lane, policy);
+  }
+  // The norm's weights of the warp's chunks; in shared memory they would leave no room for the kernel in front.
+  float norm[kChunksAWarp][8];
+#pragma unroll
+  for (int k = 0; k < kChunksAWarp; ++k) {
+    const int chunk = warp + k * kDownWarps;
+    if (chunk >= p.down_chunks) continue;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) norm[k][j] = __ldg(p.norm + chunk * 256 + 32 * j + lane);
   }
   copies_made();
-  float4 norm[kQuadsAhead];
-#pragma unroll
-  for (int i = 0; i < kQuadsAhead; ++i) {
-    const int at = thread + i * kDownThreads;
-    if (at < quads) norm[i] = __ldg(reinterpret_cast<const float4*>(p.norm) + at);
-  }
   wait_previous_grid();
-#pragma unroll
-  for (int t = 0; t < kTokens; ++t) {
-#pragma unroll
-    for (int i = 0; i < kQuadsAhead; ++i) {
-      const int at = thread + i * kDownThreads;
-      if (at < quads) copy_soon(wide + (t * quads + at) * 4, p.x + static_cast<std::int64_t>(t * quads + at) * 4);
-    }
-  }
+#pragma unroll 2
+  for (int i = thread; i < kTokens * quads; i += kDownThreads) copy_soon(wide + 4 * i, p.x + 4 * i);
   copies_made();
   wait_copies<0>();
   __syncthreads();
 #pragma unroll 1
-  for (int item = warp; item < kTokens * kStreams; item += kDownThreads / 32) {
+  for (int item = warp; item < kTokens * kStreams; item += kDownWarps) {
     const float* x = wide + item * p.hidden;
     float sum = 0.0F;
     int i = lane;
@@ -92,20 +95,32 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
     }
   }
   __syncthreads();
+  // A warp takes whole chunks of 256, in place: only its own lanes read what it overwrites.
+  const auto stream_of = [&](int at) {
+    return (at >= p.hidden ? 1 : 0) + (at >= 2 * p.hidden ? 1 : 0) + (at >= 3 * p.hidden ? 1 : 0);
+  };
 #pragma unroll
-  for (int i = 0; i < kQuadsAhead; ++i) {
-    const int at = thread + i * kDownThreads;
-    if (at >= quads) continue;
-    const float4 w = norm[i];
-    const int stream = (at >= quads / 4 ? 1 : 0) + (at >= quads / 2 ? 1 : 0) + (at >= quads / 4 * 3 ? 1 : 0);
+  for (int k = 0; k < kChunksAWarp; ++k) {
+    const int chunk = warp + k * kDownWarps;
+    if (chunk >= p.down_chunks) continue;
+    const int stream = stream_of(chunk * 256);
+    const bool whole = stream_of(chunk * 256 + 255) == stream;
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
-      const float inverse = inverses[t][stream];
-      float4& x = reinterpret_cast<float4*>(wide)[t * quads + at];
-      x.x = (x.x * inverse) * w.x;
-      x.y = (x.y * inverse) * w.y;
-      x.z = (x.z * inverse) * w.z;
-      x.w = (x.w * inverse) * w.w;
+      float* x = wide + t * size + chunk * 256;
+      float inverse = inverses[t][stream];
+      float values[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) values[j] = x[lane + 32 * j];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if (!whole) inverse = inverses[t][stream_of(chunk * 256 + 32 * j + lane)];
+        values[j] = (values[j] * inverse) * norm[k][j];
+      }
+      __syncwarp();
+      auto* to = reinterpret_cast<float4*>(x);
+      to[lane] = make_float4(values[0], values[1], values[2], values[3]);
+      to[32 + lane] = make_float4(values[4], values[5], values[6], values[7]);
     }
   }
   __syncthreads();
@@ -113,15 +128,25 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   float sums[kTokens];
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) sums[t] = 0.0F;
-#pragma unroll 2
+#pragma unroll 4
   for (int chunk = 0; chunk < p.down_chunks; ++chunk) {
     const uint4 eight = weights[chunk * 32];
-    const float* x = wide + chunk * 256 + lane;
+    float4 x[kTokens][2];
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      const auto* from = reinterpret_cast<const float4*>(wide + t * size + chunk * 256) + lane;
+      x[t][0] = from[0];
+      x[t][1] = from[32];
+    }
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float weight = weight_of(eight, j);
 #pragma unroll
-      for (int t = 0; t < kTokens; ++t) sums[t] = canon_fma(weight, x[t * size + 32 * j], sums[t]);
+      for (int t = 0; t < kTokens; ++t) {
+        const float4& four = x[t][j / 4];
+        const float value = j % 4 == 0 ? four.x : (j % 4 == 1 ? four.y : (j % 4 == 2 ? four.z : four.w));
+        sums[t] = canon_fma(weight, value, sums[t]);
+      }
     }
   }
 #pragma unroll
@@ -136,9 +161,10 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   }
 }
 
-/// The gates of all streams of kOutputs values a warp, and their mean over the streams.
+/// The gates of all streams of kOutputs values a warp, and their mean over the streams. One row: registers for the
+/// blocks of the kernels around it; several: for two blocks a multiprocessor.
 template <int kTokens>
-__global__ void __launch_bounds__(32 * kUpWarps) up_kernel(HyperParams p) {
+__global__ void __maxnreg__(kTokens == 1 ? 96 : 128) up_kernel(HyperParams p) {
   trigger_next_grid();
   const int lane = lane_id();
   const int first = (static_cast<int>(blockIdx.x) * kUpWarps + static_cast<int>(threadIdx.x) / 32) * kOutputs;
@@ -224,7 +250,7 @@ bool hyper_site_takes(const HyperShape& shape, const DenseWeights& down, const D
   constexpr std::int64_t kMostShared = 226 * 1024;
   const bool bf16 = !down.wide && !up.wide && (inject == nullptr || !inject->wide);
   return bf16 && shape.streams == kStreams && kStreams * shape.hidden % 256 == 0 &&
-         kStreams * shape.hidden <= 4 * kQuadsAhead * kDownThreads && up.chunks() <= kMostUpChunks &&
+         kStreams * shape.hidden <= kMostSize && up.chunks() <= kMostUpChunks &&
          kHyperRows * kStreams * shape.hidden * 4 + kDownRows * down.chunks() * 512 <= kMostShared;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "kernels/cuda/fetch.hpp"
 #include "kernels/cuda/queue.hpp"
 
 namespace lockstep::kernels::cuda {
@@ -168,7 +169,11 @@ void Queue::upload_soon(void* to, const void* host, std::size_t bytes) {
     parcel.size = 2 * bytes;
   }
   std::memcpy(parcel.memory, host, bytes);
-  copy(to, parcel.memory, bytes);
+  if (fetch_takes(bytes)) {
+    fetch(*this, to, parcel.memory, bytes);
+  } else {
+    copy(to, parcel.memory, bytes);
+  }
 }
 
 void Queue::download(void* host, const void* from, std::size_t bytes) {

@@ -112,6 +112,7 @@ __global__ void ple_gate_kernel(VectorParams p) {
   const float signed_root = d > 0.0F ? rooted : (d < 0.0F ? -rooted : d * 0.0F);
   const float weight = canon_sigmoid(signed_root);
   const float* value = p.c + item / p.streams * hidden;
+#pragma unroll 8
   for (int i = lane; i < hidden; i += 32) p.x[at + i] = weight * value[i];
 }
 
