@@ -40,7 +40,8 @@ std::string GateSetup::text() const {
       "{}, state {}, prompt chunks of {}, {}{}{}{}{}{}{}{}", where, state == backend::StateType::BF16 ? "bf16" : "f32",
       chunk, depth == 0 ? std::string("plain") : fmt::format("depth {}", depth),
       depth > 0 && !capture ? ", gdn_capture off" : "", restore ? ", restored" : "", pipelined ? ", ar_pipeline" : "",
-      short_head ? ", frspec" : "", streamed ? ", streamed table" : "",
+      short_head ? ", frspec" : "",
+      table == backend::NgramMode::Auto ? "" : fmt::format(", {} table", backend::ngram_mode_name(table)),
       lanes.ple_aux_bytes > 0 ? ", ple_cached_aux" : "", lanes.pooled_rowsel ? ", qsa_pooled_rowsel" : "");
 }
 
@@ -76,7 +77,7 @@ std::optional<StateDifference> first_state_difference(const StateTrace& expected
 Result<model::Model*> GateRunner::model(const GateSetup& setup) {
   const std::string key = fmt::format("{} {} {} {} {} {} {}", setup.device.text(), setup.isa, setup.threads,
                                       setup.state == backend::StateType::BF16 ? 16 : 32, setup.lanes.ple_aux_bytes,
-                                      setup.lanes.pooled_rowsel, setup.streamed);
+                                      setup.lanes.pooled_rowsel, backend::ngram_mode_name(setup.table));
   if (key == loaded_key_) return loaded_.get();
   backend::CpuOptions cpu;
   cpu.isa = setup.isa;
@@ -88,10 +89,8 @@ Result<model::Model*> GateRunner::model(const GateSetup& setup) {
       if (layer.ple) cpu.ngram.other_bytes -= artifact::table_bytes(layer.ple->table);
     }
   }
-  if (setup.streamed) {
-    cpu.ngram.mode = backend::NgramMode::Streamed;
-    cpu.ngram.cache_bytes = kStreamedCache;
-  }
+  cpu.ngram.mode = setup.table;
+  if (setup.table == backend::NgramMode::Streamed) cpu.ngram.cache_bytes = kStreamedCache;
   loaded_key_.clear();
   loaded_.reset();
   std::unique_ptr<backend::Backend> backend = LOCKSTEP_TRY(backend::create_backend(setup.device, cpu));

@@ -25,11 +25,12 @@ struct GateSetup {
   std::int64_t chunk = 1;
   std::int64_t depth = 0;  ///< 0: plain
   bool capture = true;
-  bool restore = false;        ///< save, restore and fork the sequence after the prompt
-  bool pipelined = false;      ///< ar_pipeline
-  bool warm = false;           ///< decode the request twice on this model and compare the second answer
-  bool short_head = false;     ///< frspec
-  bool streamed = false;       ///< the n-gram table, through a cache of few rows
+  bool restore = false;     ///< save, restore and fork the sequence after the prompt
+  bool pipelined = false;   ///< ar_pipeline
+  bool warm = false;        ///< decode the request twice on this model and compare the second answer
+  bool short_head = false;  ///< frspec
+  /// Where the n-gram table is; streamed through a cache of few rows.
+  backend::NgramMode table = backend::NgramMode::Auto;
   backend::LaneOptions lanes;  ///< ple_cached_aux and qsa_pooled_rowsel
   backend::DeviceChoice device;
 

@@ -274,12 +274,20 @@ class Prover {
     return !artifact_.inventory().empty() && !artifact_.config().ple_layers.empty();
   }
 
+  /// Places of the n-gram table that no other gate has; a device chooses its own memory where the table fits.
+  void plan_table(std::vector<Gate>& gates) const {
+    if (artifact_.config().ple_layers.empty()) return;
+    const auto in = [&](backend::NgramMode place) { return with([place](GateSetup& s) { s.table = place; }); };
+    if (has_table_file()) gates.push_back(gate("streamed n-gram table", {in(backend::NgramMode::Streamed)}));
+    if (options_.device.cuda) gates.push_back(gate("page-locked n-gram table", {in(backend::NgramMode::Pinned)}));
+  }
+
   /// The two lanes whose route is the n-gram table are also tried on a streamed one.
   void plan_lanes(std::vector<Gate>& gates) const {
     const auto also_streamed = [&](std::vector<GateSetup> setups) {
-      if (!has_table_file() || options_.device.cuda) return setups;
+      if (!has_table_file()) return setups;
       setups.push_back(setups.front());
-      setups.back().streamed = true;
+      setups.back().table = backend::NgramMode::Streamed;
       return setups;
     };
     if (lanes_.armed(LaneId::ArPipeline)) {
@@ -330,9 +338,7 @@ class Prover {
   [[nodiscard]] std::vector<Gate> plan() const {
     std::vector<Gate> gates;
     plan_device(gates);
-    if (has_table_file() && !options_.device.cuda) {
-      gates.push_back(gate("streamed n-gram table", {with([](GateSetup& s) { s.streamed = true; })}));
-    }
+    plan_table(gates);
     gates.push_back(
         gate("prompt chunkings", {with([](GateSetup& s) { s.chunk = 3; }), with([](GateSetup& s) { s.chunk = 17; })}));
     gates.push_back(restored());

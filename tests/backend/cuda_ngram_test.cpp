@@ -113,6 +113,39 @@ TEST_F(Cuda, CopiesOfTheTableAreSeenAndCanBeEnded) {
   EXPECT_EQ(cuda_with(NgramMode::Resident)->ngram_copy_bytes(table.view()), 0U);
 }
 
+/// Batches handed over so far, without graphs.
+std::uint64_t launched(const Backend& backend) {
+  const std::string text = backend.describe();
+  const std::size_t end = text.find(" launched");
+  return std::stoull(text.substr(text.rfind(' ', end - 1) + 1));
+}
+
+/// The host reads rows while the device works: also when no row ever comes.
+TEST_F(Cuda, WhatIsInFrontIsHandedOverBeforeTheHostTakesRows) {
+  const RandomTable table({"affine4", 100, 160, 4, 32, DType::BF16, 0}, 2);
+  WeightStore store(5);
+  for (const bool fails : {false, true}) {
+    CudaOptions options;
+    options.graphs = false;
+    options.ngram.mode = NgramMode::Streamed;
+    options.ngram.intercept = [fails](std::uint64_t, std::int64_t result) { return fails ? -EIO : result; };
+    const auto cuda = create_cuda_backend(options).value();
+    artifact::ModelConfig config = test::tiny_config();
+    config.ple_dim = 160 * config.ngram_heads();
+    ASSERT_TRUE(cuda->configure(config, StateType::BF16));
+    ASSERT_TRUE(cuda->set_ngram_table(table.view(), {}));
+    const MatrixPtr embedding = cuda->upload(store.affine(50, config.hidden_size, 4, 1, 32)).value();
+    Array x(*cuda, config.wide_size());
+    Array e(*cuda, 160);
+    const std::int32_t token = 7;
+    const std::int64_t row = 99;
+    cuda->embed(*embedding, {&token, 1}, x.data());
+    const std::uint64_t before = launched(*cuda);
+    EXPECT_EQ(cuda->ngram_lookup({&row, 1}, e.data()).has_value(), !fails);
+    EXPECT_EQ(launched(*cuda), before + 1);
+  }
+}
+
 TEST_F(Cuda, AnAutomaticTableIsOnTheDeviceWhenItFits) {
   const RandomTable table({"affine4", 100, 160, 4, 32, DType::BF16, 0}, 2);
   CudaOptions options;

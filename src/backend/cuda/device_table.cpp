@@ -20,7 +20,7 @@ class PinnedBuffer final : public Buffer {
  public:
   PinnedBuffer(cuda::Queue& queue, void* memory, std::size_t size)
       : queue_(queue), memory_(static_cast<std::byte*>(memory)), size_(size) {}
-  ~PinnedBuffer() override { queue_.release_pinned(memory_); }
+  ~PinnedBuffer() override { queue_.release_pinned(memory_, size_); }
   [[nodiscard]] std::byte* data() override { return memory_; }
   [[nodiscard]] std::size_t size() const override { return size_; }
 

@@ -45,9 +45,10 @@ class Queue {
   void* allocate(std::size_t bytes);
   void release(void* memory);
 
-  /// Page-locked memory of the host that kernels can read at this address, or null when there is too little.
+  /// Page-locked memory of the host, in whole pages of 2 MiB, that kernels can read at this address; null when there is
+  /// too little.
   void* allocate_pinned(std::size_t bytes);
-  void release_pinned(void* memory);
+  void release_pinned(void* memory, std::size_t bytes);
 
   void copy(void* to, const void* from, std::size_t bytes);    ///< device to device
   void upload(void* to, const void* host, std::size_t bytes);  ///< waits until it is done
