@@ -190,7 +190,7 @@ class DeviceBackend final : public Backend {
   std::array<Scratch, 16> scratch_;
   std::array<Scratch, 6> digits_, steps_;  ///< group sizes of two banks
   Scratch tokens_, row_ids_, tables_, staging_, readers_;
-  Scratch draw_requests_, draw_heads_, draw_exps_, drawn_;
+  Scratch draw_requests_, draw_heads_, draw_exps_, draw_sums_, draw_segments_, drawn_;
   std::uint64_t rows_drawn_ = 0;
   std::vector<std::int64_t> last_tables_;  ///< what tables_ holds
   const std::int64_t* last_tables_at_ = nullptr;

@@ -28,7 +28,11 @@ void DeviceBackend::draw(const float* logits, std::int64_t width, std::span<cons
   for (const DrawRequest& request : requests) {
     rows.vocabulary = std::max<std::int64_t>(rows.vocabulary, request.vocab);
     if (request.top_k > 0 && rows.exps == nullptr) {
+      const std::int64_t lanes = 32 * cuda::draw_segments(width);
       rows.exps = static_cast<float*>(draw_exps_.bytes(*this, bytes_of<float>(cuda::draw_padded(width))));
+      rows.sums = static_cast<double*>(draw_sums_.bytes(*this, bytes_of<double>(lanes)));
+      rows.segments =
+          static_cast<kernels::SumSegment*>(draw_segments_.bytes(*this, bytes_of<kernels::SumSegment>(lanes)));
     }
   }
   auto* on_device = static_cast<DrawRequest*>(draw_requests_.bytes(*this, bytes_of<DrawRequest>(1)));

@@ -1,6 +1,7 @@
-// A row of logits becomes a token in three launches. The first finds the head of every chunk; the second turns values
-// into exponentials; in the third one warp of each row's block adds them up as fold32 does, a chain of additions that
-// nothing shortens, while the other one takes the candidates out of the chunks; both then share the end of the draw.
+// A row of logits becomes a token in four launches. The first finds the head of every chunk; the second turns values
+// into exponentials; the third finds out what every segment adds to the sum over the row (kernels/draw_sum.hpp). In the
+// fourth one warp of each row's block puts the segments together while the other one takes the candidates out of the
+// chunks; the first one then ends the draw.
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/draw.hpp"
 
@@ -11,8 +12,6 @@ using Key = unsigned long long;
 
 /// Greater than every key: the chunk has a logit that is not finite.
 constexpr Key kNotFinite = ~Key{0};
-constexpr int kRing = 6;  ///< stages on their way from memory
-constexpr int kStageSteps = kDrawStage / 32;
 constexpr int kChainThreads = 64;
 constexpr int kExpThreads = 256;
 constexpr int kPerThread = kDrawChunk / 32;
@@ -72,11 +71,12 @@ __global__ void __launch_bounds__(32 * kWarps) find_heads(DrawRows p) {
 
 __global__ void __launch_bounds__(kExpThreads) exponentials(DrawRows p) {
   __shared__ Key of_warps[kExpThreads / 32];
+  __shared__ float values[kDrawSegment];
+  trigger_next_grid();
   wait_previous_grid();
   const DrawRequest request = p.requests[blockIdx.y];
-  const int begin = static_cast<int>(blockIdx.x) * kPerThread * kExpThreads;
-  const int end = static_cast<int>(draw_padded(request.vocab));
-  if (request.top_k == 0 || begin >= end) return;
+  const auto segment = static_cast<int>(blockIdx.x);
+  if (request.top_k == 0 || segment >= draw_segments(request.vocab)) return;
   const std::uint64_t* heads = p.heads + blockIdx.y * draw_chunks(p.vocabulary);
   const auto thread = static_cast<int>(threadIdx.x);
   Key best = 0;
@@ -90,47 +90,59 @@ __global__ void __launch_bounds__(kExpThreads) exponentials(DrawRows p) {
   const float* logits = p.logits + request.row * p.width;
   float* exps = p.exps + blockIdx.y * draw_padded(p.vocabulary);
 #pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    const int id = begin + i * kExpThreads + thread;
-    if (id < end) exps[id] = id < request.vocab ? canon_exp(logits[id] * request.scale - largest) : 0.0F;
+  for (int i = thread; i < kDrawSegment; i += kExpThreads) {
+    const int id = segment * kDrawSegment + i;
+    values[i] = id < request.vocab ? canon_exp(logits[id] * request.scale - largest) : 0.0F;
+    exps[id] = values[i];
   }
-  trigger_next_grid();  // not earlier: the next blocks would crowd where these leave room, and they are long
-}
-
-/// sum + e, rounded once, for 0 <= e. The bits of e at the places of a binary64 are e * 2^-896, denormal where e is, so
-/// that the product is exact. A conversion would be another instruction, of which a multiprocessor does few at a time.
-__device__ __forceinline__ double add_to(double sum, float e) {
-  const auto bits = static_cast<int>(float_bits(e));
-  return fma(__hiloint2double(bits >> 3, bits << 29), 0x1p896, sum);
-}
-
-/// The fold32 of a row of exponentials in binary64, by one warp; every lane gets the result. The values of a stage are
-/// in registers while those of the one before are added: nothing but the additions waits for the additions.
-__device__ double fold_row(const float* exps, int padded, float (*ring)[kDrawStage], int lane) {
-  const int stages = padded / kDrawStage;
-  const auto fetch = [&](int stage) {
-    if (stage < stages) {
-#pragma unroll
-      for (int i = 0; i < kDrawStage; i += 128) {
-        copy_soon(&ring[stage % kRing][i + 4 * lane], exps + stage * kDrawStage + i + 4 * lane);
-      }
-    }
-    copies_made();
-  };
-  for (int stage = 0; stage < kRing - 1; ++stage) fetch(stage);
+  __syncthreads();
+  if (thread >= 32) return;
   double sum = 0;
-  float values[kStageSteps] = {};
-  for (int stage = 0; stage <= stages; ++stage) {
-    float next[kStageSteps];
-    wait_copies<kRing - 2>();
-    __syncwarp();  // what others have copied is there, and what they have read may be replaced
-    fetch(stage + kRing - 1);
+#pragma unroll 16
+  for (int i = thread; i < kDrawSegment; i += 32) sum += static_cast<double>(values[i]);
+  p.sums[(blockIdx.y * draw_segments(p.vocabulary) + segment) * 32 + thread] = sum;
+}
+
+/// What every segment adds, whatever exactly comes before it. One warp a segment.
+__global__ void __launch_bounds__(32) plan_segments(DrawRows p) {
+  trigger_next_grid();
+  wait_previous_grid();
+  const DrawRequest request = p.requests[blockIdx.y];
+  const auto segment = static_cast<int>(blockIdx.x);
+  if (request.top_k == 0 || segment >= draw_segments(request.vocab)) return;
+  const int lane = lane_id();
+  const float* exps = p.exps + blockIdx.y * draw_padded(p.vocabulary) + segment * kDrawSegment + lane;
+  const std::int64_t first = blockIdx.y * draw_segments(p.vocabulary);
+  float values[kSegmentSteps];
 #pragma unroll
-    for (int i = 0; i < kStageSteps; ++i) next[i] = ring[stage % kRing][32 * i + lane];
+  for (int i = 0; i < kSegmentSteps; ++i) values[i] = exps[32 * i];
+  double about = 0;
+  double sure = 0;
+#pragma unroll 16
+  for (int i = 0; i < segment; ++i) {
+    const double sum = p.sums[(first + i) * 32 + lane];
+    about += sum;
+    sure = sum > sure ? sum : sure;
+  }
+  p.segments[(first + segment) * 32 + lane] = plan_segment(about, sure, [&](int i) { return values[i]; });
+}
+
+/// The fold32 of a row of exponentials in binary64, by one warp; every lane gets the result.
+__device__ double fold_row(const DrawRows& p, const DrawRequest& request, const float* exps, int lane) {
+  constexpr int kAtOnce = 8;
+  const SumSegment* segments = p.segments + blockIdx.x * draw_segments(p.vocabulary) * 32 + lane;
+  const auto count = static_cast<int>(draw_segments(request.vocab));
+  double sum = 0;
+  for (int first = 0; first < count; first += kAtOnce) {
+    SumSegment some[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kStageSteps; ++i) sum = add_to(sum, values[i]);
+    for (int i = 0; i < kAtOnce; ++i) some[i] = segments[32 * (first + i < count ? first + i : first)];
 #pragma unroll
-    for (int i = 0; i < kStageSteps; ++i) values[i] = next[i];
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i >= count) break;
+      const float* values = exps + (first + i) * kDrawSegment + lane;
+      sum = add_segment(sum, some[i], [&](int step) { return values[32 * step]; });
+    }
   }
 #pragma unroll
   for (int width = 16; width > 0; width /= 2) sum += __shfl_xor_sync(kAllLanes, sum, width);
@@ -171,7 +183,6 @@ __device__ Key take_candidates(const DrawRows& p, const DrawRequest& request, Ke
 }
 
 __global__ void __launch_bounds__(kChainThreads) choose_tokens(DrawRows p) {
-  __shared__ alignas(16) float ring[kRing][kDrawStage];
   __shared__ DrawTable table;
   __shared__ Key largest;
   extern __shared__ Key heads[];
@@ -183,7 +194,7 @@ __global__ void __launch_bounds__(kChainThreads) choose_tokens(DrawRows p) {
   const float* exps = argmax ? nullptr : p.exps + blockIdx.x * draw_padded(p.vocabulary);
   double z = 0;
   if (threadIdx.x < 32) {
-    if (!argmax) z = fold_row(exps, static_cast<int>(draw_padded(request.vocab)), ring, lane);
+    if (!argmax) z = fold_row(p, request, exps, lane);
   } else {
     const Key key = take_candidates(p, request, heads, table, argmax ? 1 : request.top_k, lane);
     if (lane == 0) largest = key;
@@ -224,8 +235,9 @@ void draw_rows(Queue& queue, const DrawRows& rows) {
   const std::int64_t chunks = draw_chunks(rows.vocabulary);
   launch(queue, find_heads, {blocks_for(chunks, kWarps), count, 1}, {32 * kWarps, 1, 1}, 0, rows);
   if (rows.exps != nullptr) {
-    launch(queue, exponentials, {blocks_for(draw_padded(rows.vocabulary), kPerThread * kExpThreads), count, 1},
-           {kExpThreads, 1, 1}, 0, rows);
+    const auto segments = static_cast<unsigned>(draw_segments(rows.vocabulary));
+    launch(queue, exponentials, {segments, count, 1}, {kExpThreads, 1, 1}, 0, rows);
+    launch(queue, plan_segments, {segments, count, 1}, {32, 1, 1}, 0, rows);
   }
   launch(queue, choose_tokens, {count, 1, 1}, {kChainThreads, 1, 1}, static_cast<std::size_t>(chunks) * sizeof(Key),
          rows);
