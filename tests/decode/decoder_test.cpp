@@ -389,11 +389,25 @@ TEST_F(DecoderTest, PenaltiesCountTheCompletionOnly) {
   EXPECT_EQ(decode(*decoder_, request).ids, (std::vector<TokenId>(5, 7)));
 }
 
-/// A copy of toy-pack with the first scale of one row of a quantised matrix replaced by `bits` (bfloat16).
+// Large bf16 numbers that are accepted when a model is loaded: the largest bias, and a scale that gives finite weights
+// with no bias. Together they overflow.
+constexpr std::uint16_t kHuge = 0x7f7f;
+constexpr std::uint16_t kMinusHuge = 0xff7f;
+constexpr std::uint16_t kLargeScale = 0x7b7f;
+
+/// A copy of toy-pack with first scales or biases of rows of quantised matrices replaced (bfloat16).
 class DamagedPack {
  public:
-  DamagedPack(const std::string& tensor, std::int64_t row, std::uint16_t bits) {
+  DamagedPack(const std::string& module, std::int64_t row, std::uint16_t bias) {
     std::filesystem::copy(kData + "/toy-pack", scratch_ / "pack");
+    damage(module + ".biases", row, bias);
+    damage(module + ".scales", row, kLargeScale);
+  }
+  [[nodiscard]] model::Loaded load() const { return model::load((scratch_ / "pack").string(), StateType::BF16); }
+
+ private:
+  void damage(const std::string& tensor, std::int64_t row, std::uint16_t bits) {
+    bool damaged = false;
     const auto artifact = artifact::Artifact::open(scratch_ / "pack").value();
     for (const artifact::TensorRecord& record : artifact.inventory()) {
       if (record.name != tensor) continue;
@@ -403,24 +417,17 @@ class DamagedPack {
       std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
       file.seekp(static_cast<std::streamoff>(record.offset + static_cast<std::uint64_t>(row) * row_bytes));
       file.put(static_cast<char>(bits & 0xff)).put(static_cast<char>(bits >> 8));
-      damaged_ = static_cast<bool>(file);
+      damaged = static_cast<bool>(file);
     }
-    EXPECT_TRUE(damaged_) << tensor;
+    EXPECT_TRUE(damaged) << tensor;
   }
-  [[nodiscard]] model::Loaded load() const { return model::load((scratch_ / "pack").string(), StateType::BF16); }
 
- private:
   test::ScratchDirectory scratch_;
-  bool damaged_ = false;
 };
-
-// The largest bf16 numbers: a scale that is not finite is refused when the model is loaded, these overflow in products.
-constexpr std::uint16_t kHuge = 0x7f7f;
-constexpr std::uint16_t kMinusHuge = 0xff7f;
 
 TEST_F(DecoderTest, NonFiniteLogitsStopTheRequestAtOnce) {
   for (const std::uint16_t bits : {kHuge, kMinusHuge}) {
-    const DamagedPack pack("language_model.lm_head.scales", 37, bits);
+    const DamagedPack pack("language_model.lm_head", 37, bits);
     const model::Loaded loaded = pack.load();
     const auto decoder = make_plain_decoder(*loaded.model).value();
     for (const double temperature : {0.0, 1.0}) {
@@ -443,7 +450,7 @@ TEST_F(DecoderTest, NonFiniteStateStopsTheRequestAtTheToken) {
   // The embedding of the token that is emitted third is broken, so the fourth cannot be computed.
   const std::vector<TokenId> before{21, 22, 23, 24, ids[0], ids[1]};
   ASSERT_EQ(std::count(before.begin(), before.end(), ids[2]), 0) << "choose another prompt";
-  const DamagedPack pack("language_model.model.embed_tokens.scales", ids[2], kHuge);
+  const DamagedPack pack("language_model.model.embed_tokens", ids[2], kHuge);
   const model::Loaded loaded = pack.load();
   const auto decoder = make_plain_decoder(*loaded.model).value();
   ASSERT_TRUE(decoder->start(request, {}));
@@ -466,7 +473,7 @@ TEST_F(DecoderTest, NonFiniteStateStopsTheRequestAtTheToken) {
 TEST_F(DecoderTest, NonFiniteRowsBehindKeptDraftsStopTheRequestAtTheSameToken) {
   DecodeRequest request = greedy_request({21, 22, 23, 24}, 12);
   const std::vector<TokenId> ids = decode(*decoder_, request).ids;
-  const DamagedPack pack("language_model.model.embed_tokens.scales", ids[2], kHuge);
+  const DamagedPack pack("language_model.model.embed_tokens", ids[2], kHuge);
   const model::Loaded loaded = pack.load();
   for (const std::int64_t depth : {1, 2, 3, 4}) {
     for (const AcceptanceRule rule : {AcceptanceRule::Stream, AcceptanceRule::Rejection}) {
