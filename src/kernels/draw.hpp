@@ -39,7 +39,7 @@ struct DrawTable {
   float exps[kMostCandidates];        ///< e_i
   double p[kMostCandidates];          ///< e_i / Z
   std::int32_t kept;                  ///< of them, after top-p
-  std::int32_t listed;            ///< tokens that can be drawn, by ascending id
+  std::int32_t listed;                ///< tokens that can be drawn, by ascending id
   std::int32_t listed_ids[kMostCandidates];
   double listed_p[kMostCandidates];
   double sum;                          ///< of listed_p before it is divided

@@ -178,7 +178,8 @@ TEST(StoredReport, TextsDoNothingWhereTheyArePrinted) {
   EXPECT_EQ(to_svg(run).find("<script"), std::string::npos);
   const std::string title = to_markdown(run).substr(0, to_markdown(run).find('\n'));
   EXPECT_TRUE(title.starts_with("# a\\\\x1b\\[2J\\\\x07")) << title;
-  for (const char* never : {" **PASS**", " [l](", " | ", " <"}) EXPECT_EQ(title.find(never), std::string::npos) << title;
+  for (const char* never : {" **PASS**", " [l](", " | ", " <"})
+    EXPECT_EQ(title.find(never), std::string::npos) << title;
 }
 
 /// Replaces one value somewhere in the tree.
