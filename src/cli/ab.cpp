@@ -177,7 +177,7 @@ class Receipts {
 /// Everything that a run needs besides its plan.
 class Bench {
  public:
-  explicit Bench(const Options& options) : options_(options), waiter_(interrupts_.descriptor()) {}
+  explicit Bench(const Options& options) : options_(options), waiter_(InterruptScope::descriptor()) {}
 
   Status prepare(report::Cell& cell) {
     const LoadedModel opened = LOCKSTEP_TRY(open_model(options_.model));

@@ -48,7 +48,7 @@ Result<std::optional<std::string>> LineReader::next() {
 LineReader::Ready LineReader::wait() const {
   for (;;) {
     if (interrupts_.requested()) return Ready::Interrupted;
-    std::array<pollfd, 2> waits{pollfd{STDIN_FILENO, POLLIN, 0}, pollfd{interrupts_.descriptor(), POLLIN, 0}};
+    std::array<pollfd, 2> waits{pollfd{STDIN_FILENO, POLLIN, 0}, pollfd{InterruptScope::descriptor(), POLLIN, 0}};
     if (::poll(waits.data(), waits.size(), -1) < 0 && errno != EINTR) return Ready::End;
     if (interrupts_.requested()) return Ready::Interrupted;
     if ((waits[0].revents & POLLIN) != 0) return Ready::Input;

@@ -16,7 +16,7 @@ Result<std::string> read_stdin(std::size_t max_bytes, const InterruptScope& inte
   std::array<char, 65536> buffer;
   while (true) {
     // A signal between a look at the flag and a blocking read would be lost; the descriptor stays readable.
-    std::array<pollfd, 2> waits{pollfd{STDIN_FILENO, POLLIN, 0}, pollfd{interrupts.descriptor(), POLLIN, 0}};
+    std::array<pollfd, 2> waits{pollfd{STDIN_FILENO, POLLIN, 0}, pollfd{InterruptScope::descriptor(), POLLIN, 0}};
     ::poll(waits.data(), waits.size(), -1);
     LOCKSTEP_TRY(interrupts.check());
     if (waits[0].revents == 0) continue;
