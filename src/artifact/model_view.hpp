@@ -89,7 +89,7 @@ struct MoeView {
   MatrixView shared_gate, shared_up, shared_down, shared_expert_gate;  ///< shared_expert_gate is [1, hidden]
 };
 
-/// Constants of the n-gram hash (model.md section 5).
+/// Constants of the n-gram hash (docs/artifact.md, "N-gram hash").
 struct NgramHash {
   std::vector<std::uint64_t> multipliers;     ///< [ngram_size]
   std::vector<std::uint64_t> sizes, offsets;  ///< [heads]

@@ -62,7 +62,7 @@ Spread spread(std::vector<double> values) {
 struct CaseResult {
   std::string name;
   std::int64_t depth = 0, width = 0, streams = 0;  ///< of decoding
-  Spread rate;                                     ///< tokens a second
+  Spread rate;                                     ///< tokens of a prompt, or steps times sequences, a second
   double achieved = 0;                             ///< bytes or multiply-adds a second at the median
   double limit = 0;                                ///< what the machine measured meanwhile; 0: unknown
   backend::Profile profile;                        ///< of all repetitions

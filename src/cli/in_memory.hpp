@@ -31,11 +31,12 @@ CLI::Option* add_ngram_rows_option(CLI::App& command, std::int64_t& rows);
 /// ones is neither a recipe nor a number after one. Errors: Usage.
 Result<InMemoryModel> parse_in_memory(const std::string& text);
 
-/// What artifact::make_synthetic() takes. Errors: Usage, those of reading a geometry's file.
+/// What artifact::make_synthetic_on_demand() takes. Errors: Usage, those of reading a geometry's file.
 Result<artifact::SynthModel> describe_in_memory(const InMemoryModel& model);
 
-/// Makes the model that options.in_memory names, without uploading it; says on standard error that it is synthetic.
-/// The texts are the demo model's. Errors: Usage, Limit when it does not fit in memory.
+/// The shapes of the model that options.in_memory names; its matrices are made when they are loaded. Says on standard
+/// error that it is synthetic. The texts are the demo model's. Errors: Usage, those of describe_in_memory() and of
+/// artifact::make_synthetic_on_demand().
 Result<LoadedModel> make_in_memory(const EngineOptions& options);
 
 }  // namespace lockstep::cli

@@ -202,8 +202,8 @@ LOCKSTEP_INLINE SinCos canon_sincos64(double x) {
   }
 }
 
-/// Rotary frequency of pair `pair` of a rotary dimension `dim`: theta^(-2 pair / dim) (docs/model.md, rotary
-/// positions). theta > 0, dim > 0.
+/// Rotary frequency of pair `pair` of a rotary dimension `dim`: theta^(-2 pair / dim) (docs/model.md 3.5).
+/// theta > 0, dim > 0.
 LOCKSTEP_INLINE double rotary_frequency(double pair, double dim, double theta) {
   return canon_exp64(-(2.0 * pair / dim) * canon_log64(theta));
 }

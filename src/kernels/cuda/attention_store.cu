@@ -81,8 +81,8 @@ __device__ __forceinline__ void keep_raw(const AttentionShape& s, const Attentio
   }
 }
 
-/// One warp per vector of a row: query heads and index queries (when wanted),
-/// key heads, and the pooled index key of a group that the row completes.
+/// One warp per vector of a row: query heads and index queries (when wanted), key heads, and the index key, whose raw
+/// value goes to the ring (with_ring); a group that the row completes is pooled.
 __global__ void store_kernel(StoreParams p) {
   trigger_next_grid();
   extern __shared__ float lines[];
@@ -169,7 +169,8 @@ __global__ void store_kernel(StoreParams p) {
   }
 }
 
-/// After store_kernel, which reads the ring: the newest raw keys of every run.
+/// For runs so long that a row of store_kernel would overwrite what another one reads: afterwards, the newest raw keys
+/// of every run.
 /// Blocks are places of the ring and runs.
 __global__ void ring_kernel(StoreParams p) {
   trigger_next_grid();

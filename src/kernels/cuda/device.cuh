@@ -115,8 +115,9 @@ __device__ __forceinline__ void copy_soon(void* to, const void* from) {
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
 }
-/// The policy of what is read once a step and need not stay in the second-level cache. A layer's weights are twice as
-/// large as that cache: without it they push out the kernels' own instructions, and all multiprocessors wait for those.
+/// The policy of what is read once a step and need not stay in the second-level cache. What a step reads of a layer is
+/// twice as large as that cache: without it they push out the kernels' own instructions, and all multiprocessors wait
+/// for those.
 __device__ __forceinline__ std::uint64_t once_policy() {
   std::uint64_t policy = 0;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

@@ -29,8 +29,8 @@ __device__ __forceinline__ float weight_of(const uint4& eight, int i) {
 }
 
 /// Norm of the wide rows in shared memory, by all warps; then one output row of the down and inject matrices for each
-/// of the first kDownRows warps. Everything that is read is under way before anything is used: through shared memory,
-/// since loads to registers that follow each other closely wait for each other.
+/// of the first kDownRows warps. What is read is under way before anything is used: through shared memory, since loads
+/// to registers that follow each other closely wait for each other. The norm's few weights are in registers.
 ///
 /// Normed values lie in the order of the weights (DenseWeights as f32), so that a lane reads four at once.
 template <int kTokens>
