@@ -11,7 +11,7 @@ elseif(LOCKSTEP_CUDA)
   set(LOCKSTEP_HAS_CUDA TRUE)
 endif()
 if(LOCKSTEP_HAS_CUDA)
-  # Machine code for Hopper; other devices from compute capability 8.0 on compile the PTX when they load it.
+  # Machine code for Hopper; later devices compile the PTX when they load it.
   set(CMAKE_CUDA_ARCHITECTURES OFF)
   if(CCACHE)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})

@@ -5,6 +5,8 @@ namespace {
 
 /// What the PTX in this program needs.
 constexpr int kLeastMajor = 8;
+/// What the kernels of a few rows take at most.
+constexpr std::size_t kLeastShared = std::size_t{227} << 10;
 
 }  // namespace
 
@@ -29,6 +31,13 @@ Result<kernels::cuda::DeviceInfo> choose_cuda_device(CudaDevices& devices, int i
                 "CUDA device {} ({}) has compute capability {}.{}; lockstep needs {}.0 or later; use a newer device "
                 "or --device cpu",
                 index, info.name, info.major, info.minor, kLeastMajor);
+  }
+  if (info.shared_memory < kLeastShared) {
+    return fail(
+        ErrorKind::Unsupported,
+        "CUDA device {} ({}) gives a block of threads {} KiB of shared memory; lockstep's kernels take up to {}, "
+        "as devices for servers have from compute capability 9.0 on; use such a device or --device cpu",
+        index, info.name, info.shared_memory >> 10, kLeastShared >> 10);
   }
   return info;
 }

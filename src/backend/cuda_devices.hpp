@@ -22,7 +22,8 @@ class CudaDevices {
 };
 
 /// The device of that number, if lockstep can use it. Errors: Unsupported without a driver or a device, for one that
-/// cannot be opened, and for an architecture before compute capability 8.0; Usage for a number that does not exist.
+/// cannot be opened, for an architecture before compute capability 8.0 and for too little shared memory; Usage for a
+/// number that does not exist.
 Result<kernels::cuda::DeviceInfo> choose_cuda_device(CudaDevices& devices, int index);
 
 /// The same with this machine's devices; the memory is what is free now. Errors: also Unsupported when the program was

@@ -9,6 +9,7 @@ namespace {
 class Machine final : public CudaDevices {
  public:
   int devices = 1, major = 9;
+  std::size_t shared_memory = std::size_t{227} << 10;
   bool opens = true;
   int opened = 0;
   int count(std::string& reason) override {
@@ -19,6 +20,7 @@ class Machine final : public CudaDevices {
     ++opened;
     info.name = "card";
     info.major = major;
+    info.shared_memory = shared_memory;
     info.free_memory = 12345;
     if (!opens) reason = "out of memory";
     return opens;
@@ -48,6 +50,9 @@ TEST(CudaDevices, WhatCannotBeUsedIsNamed) {
   machine.opens = true;
   machine.major = 7;
   expect_refused(machine, 1, ErrorKind::Unsupported, "compute capability 7.0");
+  machine.major = 8;
+  machine.shared_memory = std::size_t{163} << 10;
+  expect_refused(machine, 1, ErrorKind::Unsupported, "163 KiB of shared memory");
 }
 
 TEST(CudaDevices, OneThatCanBeUsedSaysWhatIsFree) {

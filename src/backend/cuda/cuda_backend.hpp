@@ -21,7 +21,8 @@ struct CudaOptions {
 [[nodiscard]] bool cuda_built();
 
 /// Opens a device. Errors: Unsupported without CUDA in the build, without a driver, or for an architecture before
-/// compute capability 8.0; Usage for a device number that does not exist.
+/// compute capability 8.0 or with less than 227 KiB of shared memory a block; Usage for a device number that does not
+/// exist.
 Result<std::unique_ptr<Backend>> create_cuda_backend(const CudaOptions& options);
 
 /// Row `row` of matrix `index` of a CUDA backend's stack, as numbers (docs/numerics.md N3), read from where it lies on

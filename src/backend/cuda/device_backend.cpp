@@ -202,14 +202,21 @@ Status DeviceBackend::configure(const artifact::ModelConfig& config, StateType s
 
 Status DeviceBackend::prepare_positions(std::int64_t positions) {
   if (!rotations_.extend(config_, positions)) return {};
-  cos_ = LOCKSTEP_TRY(upload(std::span<const float>(rotations_.cos())));
-  sin_ = LOCKSTEP_TRY(upload(std::span<const float>(rotations_.sin())));
+  Result<BufferPtr> cosines = upload(std::span<const float>(rotations_.cos()));
+  Result<BufferPtr> sines = upload(std::span<const float>(rotations_.sin()));
+  if (!cosines || !sines) {
+    rotations_.clear();  // what the device has is shorter: the next call tries again
+    return tl::unexpected(!cosines ? cosines.error() : sines.error());
+  }
+  cos_ = *std::move(cosines);
+  sin_ = *std::move(sines);
   return {};
 }
 
 Status DeviceBackend::reserve_rows(std::int64_t rows) {
   reserved_rows_ = std::max(reserved_rows_, rows);
   staging_ = {};  // the weights are up
+  reserve_draws();
   return health();
 }
 

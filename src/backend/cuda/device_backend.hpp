@@ -11,6 +11,7 @@
 #include "backend/rotation_table.hpp"
 #include "kernels/cuda/attention.hpp"
 #include "kernels/cuda/delta.hpp"
+#include "kernels/cuda/draw.hpp"
 #include "kernels/cuda/few.hpp"
 #include "kernels/cuda/linear.hpp"
 #include "kernels/cuda/queue.hpp"
@@ -140,6 +141,10 @@ class DeviceBackend final : public Backend {
 
   /// Where the table goes: what options_ say, or what fits.
   [[nodiscard]] NgramMode table_place(const artifact::NgramTableView& table) const;
+  /// Scratch of draw() from rows of `width` logits; `exps`: for draws that need more than the largest logit.
+  void use_draw_scratch(std::int64_t width, bool exps, kernels::cuda::DrawRows& rows);
+  /// Makes it before the first step, so that no step allocates.
+  void reserve_draws();
   /// The first failure, without ending a step.
   [[nodiscard]] Status health() const;
   /// Scratch of `per_row` floats (or other four-byte values) for each row, with room for the reserved rows.

@@ -173,8 +173,8 @@ void DeviceBackend::delta_into(const DeltaWeights& weights, const float* u, std:
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   Input output(*this, o, rows, values);
   if (out.quantised && out.affine.group == 64 && cuda::few_delta_takes(convs, shape, kernel)) {
-    auto* readers = static_cast<std::int32_t*>(
-        readers_.bytes(*this, static_cast<std::size_t>(cuda::kFewDeltaRuns * shape.key_heads) * sizeof(std::int32_t)));
+    auto* readers = static_cast<std::uint32_t*>(
+        readers_.bytes(*this, static_cast<std::size_t>(cuda::kFewDeltaRuns * shape.key_heads) * sizeof(std::uint32_t)));
     const cuda::FewDeltaInput few{qkv, z, gates, weights.conv->floats(), weights.norm->floats(), eps, readers};
     cuda::few_delta(queue_, convs, runs, shape, few, output.to_fill(64));
     multiply_into(*weights.out, output, tail);

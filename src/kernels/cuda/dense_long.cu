@@ -106,7 +106,10 @@ void dense_long(Queue& queue, std::span<const DenseTileProduct> products, const 
   unsigned row_blocks = 0;
   for (std::size_t i = 0; i < products.size(); ++i) {
     const DenseWeights& weights = *products[i].weights;
-    p.matrices[i] = {static_cast<const uint4*>(weights.data), products[i].out, static_cast<int>(weights.rows)};
+    auto& matrix = p.matrices[i];  // member by member: what lies between stays zero, since batches are compared
+    matrix.weights = static_cast<const uint4*>(weights.data);
+    matrix.out = products[i].out;
+    matrix.rows = static_cast<int>(weights.rows);
     row_blocks += blocks_for(weights.rows, kBlockRows);
     if (i == 0) p.first_blocks = static_cast<int>(row_blocks);
   }

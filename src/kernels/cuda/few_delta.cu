@@ -119,8 +119,10 @@ __global__ void __launch_bounds__(kThreads, 1) few_delta_kernel(FewDeltaParams p
   // The columns of q and k belong to several blocks: the last one to have read them moves them on.
   if (thread == 0 && conv.captured == nullptr) {
     __threadfence();
-    const std::int32_t before = atomicAdd(p.input.readers + blockIdx.y * s.key_heads + key_head, 1);
-    last_reader = before % ratio == ratio - 1 ? 1 : 0;
+    // Counts up to the ratio and begins again, so that it never overflows.
+    const auto last = static_cast<unsigned>(ratio - 1);
+    const unsigned before = atomicInc(p.input.readers + blockIdx.y * s.key_heads + key_head, last);
+    last_reader = before == last ? 1 : 0;
   }
 #pragma unroll 1
   for (int item = warp; item < 2 * conv.rows; item += kThreads / 32) {

@@ -21,8 +21,8 @@ struct FewDeltaInput {
   GateInput gates;
   const float *conv = nullptr, *norm = nullptr;  ///< [channels, 4], [128]
   float eps = 0;
-  /// Zeroed once, [kFewDeltaRuns, key heads]: the value heads that have read their key head's columns.
-  std::int32_t* readers = nullptr;
+  /// Zeroed once, [kFewDeltaRuns, key heads]: how many of its value heads have read a key head's columns; 0 in between.
+  std::uint32_t* readers = nullptr;
 };
 
 /// Whether few_delta() takes these runs: few rows each, keys and values of 128, a kernel of four taps.

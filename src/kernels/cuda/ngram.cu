@@ -14,7 +14,8 @@ struct GatherParams {
   const std::int64_t* ids;
   std::int64_t n;
   float* out;
-  int words;  ///< of a row that is staged; 0: read where it is
+  int words;   ///< of a row that is staged; 0: read where it is
+  int unused;  ///< no undefined byte: batches of launches are compared
 };
 
 __device__ __forceinline__ float row_value(const PackedTable& t, const std::byte* row, int i) {
@@ -56,7 +57,7 @@ __global__ void gather_kernel(GatherParams p) {
 
 void gather_rows(Queue& queue, const PackedTable& table, const std::int64_t* ids, std::int64_t n, float* out) {
   const bool stages = table.stride <= kMostStaged;
-  const GatherParams p{table, ids, n, out, stages ? static_cast<int>(table.stride / 4) : 0};
+  const GatherParams p{table, ids, n, out, stages ? static_cast<int>(table.stride / 4) : 0, 0};
   launch_warps(queue, gather_kernel, n, p, stages ? kWarps * table.stride : 0);
 }
 

@@ -54,6 +54,7 @@ bool open_device(int index, DeviceInfo& info, std::string& reason) {
   info.major = properties.major;
   info.minor = properties.minor;
   info.multiprocessors = properties.multiProcessorCount;
+  info.shared_memory = properties.sharedMemPerBlockOptin;
   return true;
 }
 
@@ -174,9 +175,12 @@ void Queue::upload(void* to, const void* host, std::size_t bytes) {
 void Queue::upload_soon(void* to, const void* host, std::size_t bytes) {
   if (!begin() || bytes == 0) return;
   if (next_parcel_ == parcels_.size()) wait();
+  if (failed()) return;
   Parcel& parcel = parcels_[next_parcel_++];
   if (parcel.size < bytes) {
     wait();  // an earlier batch may still read it; parcels start again from the first
+    if (failed()) return;
+    forget_graphs();  // a recorded copy belongs to the allocation (see release())
     next_parcel_ = static_cast<std::size_t>(&parcel - parcels_.data()) + 1;
     (void)cudaFreeHost(parcel.memory);
     parcel = {};
@@ -217,7 +221,8 @@ void Queue::submit(const void* kernel, Extent grid, Extent block, std::size_t sh
                    std::size_t bytes) {
   if (!begin() || grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   // Launches wait for their batch: what a kernel may use never shrinks again.
-  if (shared > 48 * 1024 && shared > most_shared_[kernel]) {
+  // The limit of 48 KiB counts what a kernel declares itself too.
+  if (shared > 32 * 1024 && shared > most_shared_[kernel]) {
     most_shared_[kernel] = shared;
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
           "shared memory of a kernel");

@@ -17,6 +17,7 @@ struct DeviceInfo {
   std::string name;
   int major = 0, minor = 0;  ///< compute capability
   int multiprocessors = 0;
+  std::size_t shared_memory = 0;  ///< that one block can have
   std::size_t total_memory = 0, free_memory = 0;
 };
 
