@@ -107,12 +107,7 @@ __global__ void __launch_bounds__(kAttendThreads, 2) attend_kernel(AttendParams 
     const bool has1 = lane + 32 < size;
     const float s0 = scores[h][has0 ? lane : 0];
     const float s1 = scores[h][has1 ? lane + 32 : 0];
-    float maximum = s1 > s0 ? s1 : s0;
-#pragma unroll
-    for (int width = 16; width > 0; width /= 2) {
-      const float other = __shfl_xor_sync(kAllLanes, maximum, width);
-      maximum = other > maximum ? other : maximum;
-    }
+    const float maximum = warp_max(s1 > s0 ? s1 : s0);
     const float p0 = has0 ? canon_exp(s0 - maximum) : 0.0F;
     const float p1 = has1 ? canon_exp(s1 - maximum) : 0.0F;
     reinterpret_cast<float*>(shares[lane])[h] = p0;

@@ -109,12 +109,7 @@ __device__ __forceinline__ void share_block(Shared& shared, int h, int size, boo
   const bool has1 = lane + 32 < size;
   const float s0 = shared.shares[h][has0 ? lane : 0];
   const float s1 = shared.shares[h][has1 ? lane + 32 : 0];
-  float maximum = s1 > s0 ? s1 : s0;
-#pragma unroll
-  for (int width = 16; width > 0; width /= 2) {
-    const float other = __shfl_xor_sync(kAllLanes, maximum, width);
-    maximum = other > maximum ? other : maximum;
-  }
+  const float maximum = warp_max(s1 > s0 ? s1 : s0);
   const float p0 = has0 ? canon_exp(s0 - maximum) : 0.0F;
   const float p1 = has1 ? canon_exp(s1 - maximum) : 0.0F;
   __syncwarp();  // all lanes have their scores

@@ -23,6 +23,16 @@ __device__ __forceinline__ float fold_lanes(float lane) {
   return lane;
 }
 
+/// The largest value of a warp, in every lane.
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+  for (int width = 16; width > 0; width /= 2) {
+    const float other = __shfl_xor_sync(kAllLanes, x, width);
+    x = other > x ? other : x;
+  }
+  return x;
+}
+
 /// Rounds of fold_transposed from `kWidth` down, with kLeft sums left in each lane.
 template <int kWidth, int kLeft>
 __device__ __forceinline__ float fold_rounds(float* sums, int lane) {

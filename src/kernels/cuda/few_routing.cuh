@@ -26,7 +26,7 @@ struct Routing {
   uint2 candidates[kFewExpertRows][32];              ///< {key, expert}
 };
 
-/// The largest value of a warp.
+/// warp_max() by one instruction on keys; a negative zero becomes a positive one.
 __device__ __forceinline__ float largest_of_lanes(float value) {
   const unsigned key = __reduce_max_sync(kAllLanes, ordered_bits(value));
   return bits_float((key & 0x80000000U) != 0 ? key & 0x7fffffffU : ~key);

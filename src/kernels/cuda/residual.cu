@@ -148,15 +148,6 @@ struct RouteParams {
 constexpr int kRouteThreads = 256;
 constexpr int kRouteKeys = 16;  ///< of a lane in registers
 
-__device__ __forceinline__ float warp_max(float x) {
-#pragma unroll
-  for (int width = 16; width > 0; width /= 2) {
-    const float other = __shfl_xor_sync(kAllLanes, x, width);
-    x = other > x ? other : x;
-  }
-  return x;
-}
-
 /// One block per row. Values stay in shared memory; the first warp adds,
 /// selects and renormalises.
 __global__ void __launch_bounds__(kRouteThreads) route_kernel(RouteParams p) {
