@@ -141,8 +141,9 @@ class DeviceBackend final : public Backend {
 
   /// Where the table goes: what options_ say, or what fits.
   [[nodiscard]] NgramMode table_place(const artifact::NgramTableView& table) const;
-  /// Scratch of draw() from rows of `width` logits; `exps`: for draws that need more than the largest logit.
-  void use_draw_scratch(std::int64_t width, bool exps, kernels::cuda::DrawRows& rows);
+  /// Scratch of draw() from rows of `width` logits; `exps`: for draws that need more than the largest logit. Returns
+  /// where the requests go.
+  DrawRequest* use_draw_scratch(std::int64_t width, bool exps, kernels::cuda::DrawRows& rows);
   /// Makes it before the first step, so that no step allocates.
   void reserve_draws();
   /// The first failure, without ending a step.

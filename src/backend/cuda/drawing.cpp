@@ -22,7 +22,7 @@ std::int64_t DeviceBackend::draw_vocabulary() const {
   return options_.draw ? cuda::kMostDrawnVocabulary : 0;
 }
 
-void DeviceBackend::use_draw_scratch(std::int64_t width, bool exps, cuda::DrawRows& rows) {
+DrawRequest* DeviceBackend::use_draw_scratch(std::int64_t width, bool exps, cuda::DrawRows& rows) {
   if (exps) {
     const std::int64_t lanes = 32 * cuda::draw_segments(width);
     rows.exps = static_cast<float*>(draw_exps_.bytes(*this, bytes_of<float>(cuda::draw_padded(width))));
@@ -30,15 +30,17 @@ void DeviceBackend::use_draw_scratch(std::int64_t width, bool exps, cuda::DrawRo
     rows.segments =
         static_cast<kernels::SumSegment*>(draw_segments_.bytes(*this, bytes_of<kernels::SumSegment>(lanes)));
   }
-  rows.requests = static_cast<DrawRequest*>(draw_requests_.bytes(*this, bytes_of<DrawRequest>(1)));
+  auto* requests = static_cast<DrawRequest*>(draw_requests_.bytes(*this, bytes_of<DrawRequest>(1)));
+  rows.requests = requests;
   rows.heads = static_cast<std::uint64_t*>(draw_heads_.bytes(*this, bytes_of<std::uint64_t>(cuda::draw_chunks(width))));
   rows.drawn = static_cast<Drawn*>(drawn_.bytes(*this, bytes_of<Drawn>(1)));
+  return requests;
 }
 
 void DeviceBackend::reserve_draws() {
   if (config_.vocab_size <= 0 || config_.vocab_size > draw_vocabulary()) return;
   cuda::DrawRows rows{};
-  use_draw_scratch(config_.vocab_size, true, rows);
+  (void)use_draw_scratch(config_.vocab_size, true, rows);
 }
 
 void DeviceBackend::draw(const float* logits, std::int64_t width, std::span<const DrawRequest> requests,
@@ -49,11 +51,11 @@ void DeviceBackend::draw(const float* logits, std::int64_t width, std::span<cons
     rows.vocabulary = std::max<std::int64_t>(rows.vocabulary, request.vocab);
     exps = exps || request.top_k > 0;
   }
-  use_draw_scratch(width, exps, rows);
+  DrawRequest* on_device = use_draw_scratch(width, exps, rows);
   for (std::size_t first = 0; first < requests.size(); first += kRowsAtOnce) {
     const auto some = requests.subspan(first, std::min(kRowsAtOnce, requests.size() - first));
     rows.count = static_cast<std::int64_t>(some.size());
-    queue_.upload_soon(draw_requests_.bytes(*this, bytes_of<DrawRequest>(1)), some.data(), some.size_bytes());
+    queue_.upload_soon(on_device, some.data(), some.size_bytes());
     cuda::draw_rows(queue_, rows);
     queue_.download(out.data() + first, rows.drawn, some.size() * sizeof(Drawn));
   }
