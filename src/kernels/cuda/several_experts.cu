@@ -140,7 +140,13 @@ template <int kTokens>
 __device__ __forceinline__ void add_segment(const std::byte* stage, int chunks, const uint4* digits,
                                             const float2* steps0, const float2* steps1, int lane, float (&totals)[4]) {
   float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-  add_groups<4, kTokens>(stage, kSegmentChunks, 0, chunks, digits, steps0, steps1, lane, sums);
+  if (chunks == kSegmentChunks) {
+    const uint4* codes = reinterpret_cast<const uint4*>(stage) + lane;
+    const uint2* pairs = reinterpret_cast<const uint2*>(stage + kSegmentChunks * 512) + lane / 4;
+    add_all<kTokens, kSegmentChunks>(codes, pairs, digits, steps0, steps1, lane, sums);
+  } else {
+    add_groups<4, kTokens>(stage, kSegmentChunks, 0, chunks, digits, steps0, steps1, lane, sums);
+  }
 #pragma unroll
   for (int i = 0; i < 4; ++i) totals[i] += sums[i];
 }
@@ -238,6 +244,9 @@ __global__ void __launch_bounds__(kInnerThreads, 1) several_inner_kernel(InnerPa
     const int mine = row & (width - 1);
     const int mine0 = (2 * quad) & (width - 1);
     const int mine1 = (2 * quad + 1) & (width - 1);
+    const uint4* digits = &shared.digits[in_row(mine)][quad * 2];
+    const float2* steps0 = shared.steps[in_row(mine0)];
+    const float2* steps1 = shared.steps[in_row(mine1)];
     float gate[2][4];
     float up[2][4];
 #pragma unroll 1
@@ -257,18 +266,26 @@ __global__ void __launch_bounds__(kInnerThreads, 1) several_inner_kernel(InnerPa
         const std::byte* weights = shared.stages[warp][stage];
         const int chunks =
             p.chunks - segment * kSegmentChunks < kSegmentChunks ? p.chunks - segment * kSegmentChunks : kSegmentChunks;
-        const auto digits_of = [&](int k) { return &shared.digits[in_row(k)][segment * kSegmentChunks * 8 + quad * 2]; };
-        const auto steps_of = [&](int k) { return &shared.steps[in_row(k)][segment * kSegmentChunks]; };
+        const int at = segment * kSegmentChunks;
         if (width == 1) {
-          const float2* steps = steps_of(0);
-          add_segment<1>(weights, chunks, digits_of(0), steps, steps, lane, up[0]);
+          add_segment<1>(weights, chunks, digits + at * 8, steps0 + at, steps0 + at, lane, up[0]);
         } else if (width == 2) {
-          add_segment<2>(weights, chunks, digits_of(mine), steps_of(mine0), steps_of(mine1), lane, up[0]);
+          add_segment<2>(weights, chunks, digits + at * 8, steps0 + at, steps1 + at, lane, up[0]);
         } else {
-          add_segment<8>(weights, chunks, digits_of(mine), steps_of(mine0), steps_of(mine1), lane, up[0]);
-          if (count > 8) {
-            add_segment<8>(weights, chunks, digits_of(8 + mine), steps_of(8 + mine0), steps_of(8 + mine1), lane,
-                           up[1]);
+#pragma unroll 1
+          for (int pass = 0; pass < 2; ++pass) {
+            if (pass * 8 >= count) continue;
+            float some[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) some[i] = pass == 0 ? up[0][i] : up[1][i];
+            const auto row_of = [&](int k) { return in_row(pass * 8 + k); };
+            add_segment<8>(weights, chunks, &shared.digits[row_of(mine)][quad * 2 + at * 8],
+                           shared.steps[row_of(mine0)] + at, shared.steps[row_of(mine1)] + at, lane, some);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              up[0][i] = pass == 0 ? some[i] : up[0][i];
+              up[1][i] = pass == 1 ? some[i] : up[1][i];
+            }
           }
         }
         __syncwarp();
@@ -327,6 +344,33 @@ struct DownShared {
   std::int32_t words[4 * kMostChosen + 4];
 };
 
+/// All groups of an inner row, segment by segment, added to totals.
+template <int kTokens>
+__device__ __forceinline__ void add_inner(const std::byte* weights, int chunks, const uint4* digits,
+                                          const float2* steps0, const float2* steps1, int lane, float (&totals)[4]) {
+  if (chunks == kDownChunks) {
+    const uint4* codes = reinterpret_cast<const uint4*>(weights) + lane;
+    const uint2* pairs = reinterpret_cast<const uint2*>(weights + kDownChunks * 512) + lane / 4;
+    constexpr int kRest = kDownChunks - kSegmentChunks;
+    float first[4] = {0.0F, 0.0F, 0.0F, 0.0F};
+    float second[4] = {0.0F, 0.0F, 0.0F, 0.0F};
+    add_all<kTokens, kSegmentChunks>(codes, pairs, digits, steps0, steps1, lane, first);
+    add_all<kTokens, kRest>(codes + kSegmentChunks * 32, pairs + kSegmentChunks * 8, digits + kSegmentChunks * 8,
+                            steps0 + kSegmentChunks, steps1 + kSegmentChunks, lane, second);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) totals[i] = (totals[i] + first[i]) + second[i];
+    return;
+  }
+#pragma unroll 1
+  for (int begin = 0; begin < chunks; begin += kSegmentChunks) {
+    const int some = chunks - begin < kSegmentChunks ? chunks - begin : kSegmentChunks;
+    float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
+    add_groups<4, kTokens>(weights, kDownChunks, begin, some, digits, steps0, steps1, lane, sums);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) totals[i] += sums[i];
+  }
+}
+
 /// A warp takes one tile of 16 outputs of one expert at a time, with kDownRows of its rows, and two such items are under
 /// way.
 __global__ void __launch_bounds__(32 * kDownWarps, 1) several_down_kernel(DownParams p) {
@@ -341,13 +385,26 @@ __global__ void __launch_bounds__(32 * kDownWarps, 1) several_down_kernel(DownPa
   const std::uint64_t policy = once_policy();
   const int item0 = static_cast<int>(blockIdx.x) * kDownWarps + warp;
   const int stride = static_cast<int>(gridDim.x) * kDownWarps;
+  // Items go by runs, then tiles: those of the shared expert first.
+  struct Item {
+    int run, tile;
+  };
+  const int run_stride = stride / p.tiles;
+  const int tile_stride = stride % p.tiles;
+  const auto advance = [&](Item& item) {
+    item.run += run_stride;
+    item.tile += tile_stride;
+    if (item.tile >= p.tiles) {
+      item.tile -= p.tiles;
+      ++item.run;
+    }
+  };
   const auto row_of = [&](int run, int k) { return run < 0 ? pairs + k : choice.order(choice.first(run) + k); };
   const auto count_of = [&](int run) { return run < 0 ? p.tokens : choice.count(run); };
-  const auto start_weights = [&](int item, int slot) {
-    const int run = item / p.tiles - 1;
-    const std::int64_t chunk = static_cast<std::int64_t>(item % p.tiles) * p.chunks;
-    const Stack& stack = run < 0 ? p.shared_down : p.down;
-    const std::int64_t expert = run < 0 ? 0 : choice.expert(run);
+  const auto start_weights = [&](const Item& item, int slot) {
+    const std::int64_t chunk = static_cast<std::int64_t>(item.tile) * p.chunks;
+    const Stack& stack = item.run < 0 ? p.shared_down : p.down;
+    const std::int64_t expert = item.run < 0 ? 0 : choice.expert(item.run);
     stage_chunks<kDownChunks>(shared.slots[warp][slot].weights, stack.codes + expert * stack.code_stride + chunk * 512,
                               stack.pairs + expert * stack.pair_stride + chunk * 64, p.chunks, policy, lane);
   };
@@ -363,36 +420,39 @@ __global__ void __launch_bounds__(32 * kDownWarps, 1) several_down_kernel(DownPa
       if (lane < p.chunks) copy_eight_soon(to + kRowDigits + lane * 8, p.steps + (from + lane) * 8);
     }
   };
-  const auto start = [&](int item, int items, int slot) {
-    if (item < items) {
-      const int run = item / p.tiles - 1;
-      const int count = count_of(run);
-      start_weights(item, slot);
-      start_rows(run, 0, count < kDownRows ? count : kDownRows, slot);
+  Item next{item0 / p.tiles - 1, item0 % p.tiles};
+  const auto start = [&](int runs, int slot) {
+    if (next.run < runs) {
+      const int count = count_of(next.run);
+      start_weights(next, slot);
+      start_rows(next.run, 0, count < kDownRows ? count : kDownRows, slot);
     }
     copies_made();
+    advance(next);
   };
   // The shared expert's tiles are known in advance.
-  const bool early = item0 < p.tiles;
-  if (early) start_weights(item0, 0);
+  const bool early = next.run < 0;
+  if (early) start_weights(next, 0);
   wait_previous_grid();
 #pragma unroll 1
   for (int i = thread; i < 4 * pairs + 4; i += 32 * kDownWarps) shared.words[i] = p.choice[i];
   __syncthreads();
-  const int items = (choice.run_count() + 1) * p.tiles;
+  const int runs = choice.run_count();
+  Item item = next;
   if (early) {
     start_rows(-1, 0, kDownRows < p.tokens ? kDownRows : p.tokens, 0);
     copies_made();
+    advance(next);
   } else {
-    start(item0, items, 0);
+    start(runs, 0);
   }
-  start(item0 + stride, items, 1);
+  start(runs, 1);
   const int row = lane / 4;
   const int quad = lane % 4;
   int slot = 0;
 #pragma unroll 1
-  for (int item = item0; item < items; item += stride, slot ^= 1) {
-    const int run = item / p.tiles - 1;
+  for (; item.run < runs; advance(item), slot ^= 1) {
+    const int run = item.run;
     const int count = count_of(run);
     wait_copies<1>();
     __syncwarp();
@@ -412,20 +472,13 @@ __global__ void __launch_bounds__(32 * kDownWarps, 1) several_down_kernel(DownPa
       const auto* steps0 = reinterpret_cast<const float2*>(at_row(0) + kRowDigits);
       const auto* steps1 = reinterpret_cast<const float2*>(at_row(1) + kRowDigits);
       float totals[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-#pragma unroll 1
-      for (int begin = 0; begin < p.chunks; begin += kSegmentChunks) {
-        const int some = p.chunks - begin < kSegmentChunks ? p.chunks - begin : kSegmentChunks;
-        float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-        if (here == 1) {
-          add_groups<4, 1>(now.weights, kDownChunks, begin, some, digits, steps0, steps0, lane, sums);
-        } else {
-          add_groups<4, 2>(now.weights, kDownChunks, begin, some, digits, steps0, steps1, lane, sums);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) totals[i] += sums[i];
+      if (here == 1) {
+        add_inner<1>(now.weights, p.chunks, digits, steps0, steps0, lane, totals);
+      } else {
+        add_inner<2>(now.weights, p.chunks, digits, steps0, steps1, lane, totals);
       }
       if (quad == 0) {
-        const int r = item % p.tiles * 16 + row;
+        const int r = item.tile * 16 + row;
 #pragma unroll
         for (int c = 0; c < kDownRows; ++c) {
           if (c >= here) continue;
@@ -436,7 +489,7 @@ __global__ void __launch_bounds__(32 * kDownWarps, 1) several_down_kernel(DownPa
       }
     }
     __syncwarp();
-    start(item + 2 * stride, items, slot);
+    start(runs, slot);
   }
   wait_copies<0>();
 }

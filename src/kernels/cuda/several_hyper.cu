@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kDownThreads) several_down_rows_kernel(SitePar
   const int rows = p.lowrank + (p.inject == nullptr ? 0 : kStreams);
   const int row0 = static_cast<int>(blockIdx.x) * kDownRows;
   const int token0 = static_cast<int>(blockIdx.y) * kDownTokens;
-  const int count = (p.down_chunks + kStageChunks - 1) / kStageChunks;
+  const int count = p.down_chunks / kStageChunks;
   const std::uint64_t policy = once_policy();
   // A warp fetches the weights of one row and a part of the activations.
   const int own = row0 + warp < rows ? row0 + warp : rows - 1;
@@ -135,30 +135,28 @@ __global__ void __launch_bounds__(kDownThreads) several_down_rows_kernel(SitePar
                          lane;
   const auto fetch_weights = [&](int s) {
     if (s >= count) return;
+    uint4* to = &stages[s % kDownStages].weights[warp][0][lane];
+    const uint4* from = weights + s * (32 * kStageChunks);
 #pragma unroll
-    for (int c = 0; c < kStageChunks; ++c) {
-      const int chunk = s * kStageChunks + c;
-      if (chunk < p.down_chunks) {
-        copy_once_soon(&stages[s % kDownStages].weights[warp][c][lane], weights + chunk * 32, policy);
-      }
-    }
+    for (int c = 0; c < kStageChunks; ++c) copy_once_soon(to + 32 * c, from + 32 * c, policy);
   };
-  constexpr int kPieces = kDownTokens * kStageChunks * (kChunk / 4);
+  // A thread fetches up to two pieces of four values.
+  constexpr int kStageQuads = kStageChunks * kChunk / 4;  // of a token
+  constexpr int kPieces = kDownTokens * kStageQuads;
+  static_assert(kPieces <= 2 * kDownThreads);
+  const float* x_from[2];
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const int i = thread + k * kDownThreads;
+    const int token = token0 + i / kStageQuads < p.tokens ? token0 + i / kStageQuads : p.tokens - 1;
+    x_from[k] = p.n + static_cast<std::int64_t>(token) * kStreams * p.hidden + i % kStageQuads * 4;
+  }
   const auto fetch_x = [&](int s) {
     if (s >= count) return;
-#pragma unroll
-    for (int k = 0; k < (kPieces + kDownThreads - 1) / kDownThreads; ++k) {
-      const int i = thread + k * kDownThreads;
-      if (i >= kPieces) continue;
-      const int t = i / (kStageChunks * kChunk / 4);
-      const int c = i / (kChunk / 4) % kStageChunks;
-      const int chunk = s * kStageChunks + c;
-      const int token = token0 + t < p.tokens ? token0 + t : p.tokens - 1;
-      if (chunk < p.down_chunks) {
-        copy_soon(&stages[s % kDownStages].x[t][c][i % (kChunk / 4)],
-                  p.n + static_cast<std::int64_t>(token) * kStreams * p.hidden + chunk * kChunk + i % (kChunk / 4) * 4);
-      }
-    }
+    float4* to = &stages[s % kDownStages].x[0][0][0] + thread;
+    const int at = s * kStageChunks * kChunk;
+    copy_soon(to, x_from[0] + at);
+    if (thread < kPieces - kDownThreads) copy_soon(to + kDownThreads, x_from[1] + at);
   };
 #pragma unroll 1
   for (int s = 0; s + 1 < kDownStages; ++s) fetch_weights(s);
@@ -181,7 +179,6 @@ __global__ void __launch_bounds__(kDownThreads) several_down_rows_kernel(SitePar
     const DownStage& stage = stages[s % kDownStages];
 #pragma unroll
     for (int c = 0; c < kStageChunks; ++c) {
-      if (s * kStageChunks + c >= p.down_chunks) continue;
       float w[2][8];
       float x[2][8];
 #pragma unroll
@@ -307,7 +304,8 @@ __global__ void __launch_bounds__(kUpThreads, 1) several_up_kernel(SiteParams p)
 
 bool several_site_takes(const HyperShape& shape, const DenseWeights& down, const DenseWeights& up,
                         const DenseWeights* inject) {
-  return hyper_site_takes(shape, down, up, inject) && shape.hidden <= kMostHidden && shape.lowrank == 32 * kSteps;
+  return hyper_site_takes(shape, down, up, inject) && shape.hidden <= kMostHidden && shape.lowrank == 32 * kSteps &&
+         down.chunks() % kStageChunks == 0;
 }
 
 void several_site(Queue& queue, const HyperShape& shape, const float* norm, const DenseWeights& down,
