@@ -13,12 +13,9 @@ __device__ __forceinline__ void stage_chunks(std::byte* stage, const std::byte* 
   constexpr int kPieces = kBits / 4;
   std::byte* to = stage + lane * 16;
   const std::byte* from = codes + lane * 16;
-  if (chunks == kRoom) {
 #pragma unroll
-    for (int i = 0; i < kRoom * kPieces; ++i) copy_once_soon(to + i * 512, from + i * 512, policy);
-  } else {
-#pragma unroll 1
-    for (int i = 0; i < chunks * kPieces; ++i) copy_once_soon(to + i * 512, from + i * 512, policy);
+  for (int i = 0; i < kRoom * kPieces; ++i) {
+    if (i < chunks * kPieces) copy_once_soon(to + i * 512, from + i * 512, policy);
   }
 #pragma unroll
   for (int i = 0; i < kRoom * 4; i += 32) {
@@ -28,14 +25,14 @@ __device__ __forceinline__ void stage_chunks(std::byte* stage, const std::byte* 
 
 /// D = A * B, as mma_signed() and mma_unsigned() from zero.
 __device__ __forceinline__ void mma_first_signed(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm(
+  asm volatile(
       "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, "
       "{%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
 }
 __device__ __forceinline__ void mma_first_unsigned(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm(
+  asm volatile(
       "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0,%1,%2,%3}, "
       "{%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])

@@ -135,10 +135,13 @@ __global__ void __launch_bounds__(kDownThreads) several_down_rows_kernel(SitePar
                          lane;
   const auto fetch_weights = [&](int s) {
     if (s >= count) return;
-    uint4* to = &stages[s % kDownStages].weights[warp][0][lane];
-    const uint4* from = weights + s * (32 * kStageChunks);
 #pragma unroll
-    for (int c = 0; c < kStageChunks; ++c) copy_once_soon(to + 32 * c, from + 32 * c, policy);
+    for (int c = 0; c < kStageChunks; ++c) {
+      const int chunk = s * kStageChunks + c;
+      if (chunk < p.down_chunks) {
+        copy_once_soon(&stages[s % kDownStages].weights[warp][c][lane], weights + chunk * 32, policy);
+      }
+    }
   };
   // A thread fetches up to two pieces of four values.
   constexpr int kStageQuads = kStageChunks * kChunk / 4;  // of a token
