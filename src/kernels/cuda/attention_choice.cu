@@ -177,7 +177,6 @@ __global__ void LOCKSTEP_CLUSTER __launch_bounds__(kSelectThreads) choose_kernel
   const int end = begin + sweeps * kBlockSweep < list.groups ? begin + sweeps * kBlockSweep : list.groups;
   const std::int64_t run_start = place.position - place.in_run;
   const auto first_new = static_cast<int>(run_start / kRatio);  // groups that this launch stores
-  const int in_sweep = warp * kSweep + lane / 8;                // and four further
   uint2 words[kSets][kDim / 32];
   const auto fetch = [&](uint2(&to)[kDim / 32], int g) {
     const int there = g < end ? g : (end > begin ? end - 1 : 0);
@@ -285,6 +284,64 @@ constexpr int kScoreThreads = 256;
 constexpr int kScoreWarps = kScoreThreads / 32;
 constexpr int kScoreRows = 16;
 
+/// A lane's quarter of an index key: of every 32 elements the eight from 8 * (lane % 4) on. Four lanes have a key.
+struct KeyPart {
+  uint4 words[kDim / 32];
+};
+
+/// score_key() by four lanes, with the queries in shared memory: what it reads of the keys is 16 bytes at a time.
+__device__ __forceinline__ float score_quarters(const KeyPart& part, const float* query, float scale, int lane) {
+  const int quarter = lane % 4;
+  float sums[kHeads][8];
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) sums[h][e] = 0.0F;
+  }
+#pragma unroll
+  for (int i = 0; i < kDim / 32; ++i) {
+    const unsigned words[4] = {part.words[i].x, part.words[i].y, part.words[i].z, part.words[i].w};
+    float key[8];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      key[2 * w] = bits_float(words[w] << 16);
+      key[2 * w + 1] = bits_float(words[w] & 0xffff0000U);
+    }
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      const auto* q = reinterpret_cast<const float4*>(query + (h ^ quarter) * kDim + 32 * i + 8 * quarter);
+      const float4 a = q[0];
+      const float4 b = q[1];
+      sums[h][0] = canon_fma(a.x, key[0], sums[h][0]);
+      sums[h][1] = canon_fma(a.y, key[1], sums[h][1]);
+      sums[h][2] = canon_fma(a.z, key[2], sums[h][2]);
+      sums[h][3] = canon_fma(a.w, key[3], sums[h][3]);
+      sums[h][4] = canon_fma(b.x, key[4], sums[h][4]);
+      sums[h][5] = canon_fma(b.y, key[5], sums[h][5]);
+      sums[h][6] = canon_fma(b.z, key[6], sums[h][6]);
+      sums[h][7] = canon_fma(b.w, key[7], sums[h][7]);
+    }
+  }
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    sums[0][e] += __shfl_xor_sync(kAllLanes, sums[2][e], 2);
+    sums[1][e] += __shfl_xor_sync(kAllLanes, sums[3][e], 2);
+  }
+#pragma unroll
+  for (int e = 0; e < 8; ++e) sums[0][e] += __shfl_xor_sync(kAllLanes, sums[1][e], 1);
+#pragma unroll
+  for (int width = 4; width > 0; width /= 2) {
+#pragma unroll
+    for (int e = 0; e < width; ++e) sums[0][e] += sums[0][e + width];
+  }
+  const float dot = sums[0][0];                      // of head `quarter`
+  const float relu = dot > 0.0F ? dot : dot * 0.0F;  // keeps NaN
+  float total = 0.0F;
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) total += __shfl_sync(kAllLanes, relu, lane / 4 * 4 + h);
+  return total * scale;
+}
+
 /// Scores of few rows: a warp keeps the keys of kSweep groups while it goes through the rows that see them, and fetches
 /// the next ones meanwhile. Blocks share the groups.
 __global__ void __launch_bounds__(kScoreThreads, 2) score_few_kernel(AttendParams p) {
@@ -296,13 +353,14 @@ __global__ void __launch_bounds__(kScoreThreads, 2) score_few_kernel(AttendParam
   const int lane = thread % 32;
   const float scale = canon_rsqrt(static_cast<float>(kDim));
   const int stride = static_cast<int>(gridDim.x) * (kScoreWarps * kSweep);
-  const int first = (static_cast<int>(blockIdx.x) * kScoreWarps + thread / 32) * kSweep;
+  const int first = (static_cast<int>(blockIdx.x) * kScoreWarps + thread / 32) * kSweep + lane / 4;
   const std::int64_t start = *p.runs[0].position;
   const float4* from =
       reinterpret_cast<const float4*>(p.index_q + static_cast<std::int64_t>(p.first_row) * (kHeads * kDim));
   for (int i = thread; i < p.rows * kHeads * kDim / 4; i += kScoreThreads) {
     reinterpret_cast<float4*>(query)[i] = from[i];
   }
+  const std::uint64_t policy = once_policy();
 #pragma unroll 1
   for (int r = 0; r < p.count; ++r) {
     const AttentionRun& run = p.runs[r];
@@ -317,42 +375,35 @@ __global__ void __launch_bounds__(kScoreThreads, 2) score_few_kernel(AttendParam
       __syncthreads();
       continue;
     }
-    uint2 words[kSets][kDim / 32];
-    const auto fetch = [&](uint2(&to)[kDim / 32], int g) {
-      const int there = (g < all ? g : all - 1);
+    const auto fetch = [&](int g) {
+      const int there = g < all ? g : all - 1;
       const std::byte* key = run.pages[there / kPerPage] + run.layer_offset + s.index_offset +
-                             there % kPerPage * (kDim * 2) + lane % 8 * 8;
-      const std::uint64_t policy = once_policy();
+                             there % kPerPage * (kDim * 2) + lane % 4 * 16;
+      KeyPart part;
 #pragma unroll
       for (int i = 0; i < kDim / 32; ++i) {
-        asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
-                     : "=r"(to[i].x), "=r"(to[i].y)
+        asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                     : "=r"(part.words[i].x), "=r"(part.words[i].y), "=r"(part.words[i].z), "=r"(part.words[i].w)
                      : "l"(key + 64 * i), "l"(policy));
       }
+      return part;
     };
-#pragma unroll
-    for (int k = 0; k < kSets; ++k) fetch(words[k], first + lane / 8 + 4 * k);
+    KeyPart part = fetch(first);
     __syncthreads();
-    QueryPart own;
-    int loaded = -1;
+    // A warp's groups go together.
 #pragma unroll 1
-    for (int g = first; g < all; g += stride) {
-#pragma unroll
-      for (int k = 0; k < kSets; ++k) {
-        const int there = g + lane / 8 + 4 * k;
+    for (int g = first; g - lane / 4 < all; g += stride) {
+      const KeyPart next = fetch(g + stride);
 #pragma unroll 1
-        for (int row = begin_row; row < end_row; ++row) {
-          const auto groups = static_cast<int>((run_start + row - run.first_row + 1) / kRatio);
-          if (groups <= s.budget) continue;
-          if (row != loaded) own.load(query[row - p.first_row], lane);
-          loaded = row;
-          const float score = score_key(words[k], own, scale, lane);
-          if (lane % 8 == 0 && there < groups) {
-            p.scratch.scores[(row - p.first_row) * p.scratch.most_groups + there] = score;
-          }
+      for (int row = begin_row; row < end_row; ++row) {
+        const auto groups = static_cast<int>((run_start + row - run.first_row + 1) / kRatio);
+        if (groups <= s.budget) continue;
+        const float score = score_quarters(part, query[row - p.first_row], scale, lane);
+        if (lane % 4 == 0 && g < groups) {
+          p.scratch.scores[(row - p.first_row) * p.scratch.most_groups + g] = score;
         }
-        fetch(words[k], there + stride);  // while the other sets are scored
       }
+      part = next;
     }
   }
 }
