@@ -55,8 +55,8 @@ bool DeviceBackend::experts_several(const MoeWeights& weights, const float* u, s
   cuda::SeveralScratch parts;
   parts.choice = scratch<std::int32_t>(8, rows + 1, 4 * ranks + 4);
   parts.arrived = static_cast<std::uint32_t*>(arrived_.bytes(*this, sizeof(std::uint32_t)));
-  parts.outputs = static_cast<float*>(
-      scratch_.at(6).bytes(*this, static_cast<std::size_t>(most_rows * hidden) * sizeof(float)));
+  parts.outputs =
+      static_cast<float*>(scratch_.at(6).bytes(*this, static_cast<std::size_t>(most_rows * hidden) * sizeof(float)));
   parts.inner = &inner.to_fill(64);
   const bool into = tail.streams <= cuda::kTailStreams;
   cuda::several_experts(queue_, experts, logits, shared_logit, input.quantised(64), parts,

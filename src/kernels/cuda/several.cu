@@ -145,8 +145,8 @@ __device__ __forceinline__ void several_body(const SeveralParams& p, const Sever
     const int tile = tile_of(round);
     if (tile < part.tiles && chunks > 0) {
       const SeveralJob& job = part.jobs[job_of(tile)];
-      const std::int64_t chunk = static_cast<std::int64_t>(tile - job.first_tile) * p.chunks + first_chunk +
-                                 segment * kSegmentChunks;
+      const std::int64_t chunk =
+          static_cast<std::int64_t>(tile - job.first_tile) * p.chunks + first_chunk + segment * kSegmentChunks;
       stage_chunks<kSegmentChunks, kBits>(stage, job.codes + chunk * (128 * kBits), job.pairs + chunk * 64, chunks,
                                           policy, lane);
     }
@@ -157,8 +157,8 @@ __device__ __forceinline__ void several_body(const SeveralParams& p, const Sever
   auto* digits = reinterpret_cast<uint4*>(memory + workers * kStage);
   const int words = row_words(p.segments);
   auto* steps = reinterpret_cast<float2*>(digits + kRows * words);
-  auto* parts = kLong ? reinterpret_cast<float*>(memory)
-                      : reinterpret_cast<float*>(steps + kRows * p.segments * kSegmentChunks);
+  auto* parts =
+      kLong ? reinterpret_cast<float*>(memory) : reinterpret_cast<float*>(steps + kRows * p.segments * kSegmentChunks);
   wait_previous_grid();
 #pragma unroll 1
   for (int t = 0; t < p.tokens; ++t) {
@@ -169,7 +169,8 @@ __device__ __forceinline__ void several_body(const SeveralParams& p, const Sever
 #pragma unroll 1
   for (int i = thread; i < own_chunks * kRows; i += threads) {
     const int t = i % kRows;
-    if (t < p.tokens) copy_eight_soon(steps + i, p.steps + static_cast<std::int64_t>(t) * p.chunks + first_chunk + i / kRows);
+    if (t < p.tokens)
+      copy_eight_soon(steps + i, p.steps + static_cast<std::int64_t>(t) * p.chunks + first_chunk + i / kRows);
   }
   copies_made();
   wait_copies<0>();
@@ -327,7 +328,8 @@ void run(Queue& queue, SeveralParams& p, const ActivationRows& x) {
   // As few tiles a block as give every multiprocessor one block.
   const auto place = [&](SeveralPart& part, int bits, int most_blocks) {
     if (part.tiles == 0) return;
-    part.tiles_per_block = std::clamp((part.tiles + most_blocks - 1) / most_blocks, 1, std::min(kMostTiles, kMostWarps / p.segments));
+    part.tiles_per_block =
+        std::clamp((part.tiles + most_blocks - 1) / most_blocks, 1, std::min(kMostTiles, kMostWarps / p.segments));
     while (part.tiles_per_block > 1 && shared(part.tiles_per_block, bits) > kMostShared) --part.tiles_per_block;
     part.blocks = std::min((part.tiles + part.tiles_per_block - 1) / part.tiles_per_block, most_blocks);
   };

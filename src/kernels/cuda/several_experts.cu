@@ -371,8 +371,8 @@ __device__ __forceinline__ void add_inner(const std::byte* weights, int chunks, 
   }
 }
 
-/// A warp takes one tile of 16 outputs of one expert at a time, with kDownRows of its rows, and two such items are under
-/// way.
+/// A warp takes one tile of 16 outputs of one expert at a time, with kDownRows of its rows, and two such items are
+/// under way.
 __global__ void __launch_bounds__(32 * kDownWarps, 1) several_down_kernel(DownParams p) {
   extern __shared__ __align__(16) std::byte memory[];
   auto& shared = *reinterpret_cast<DownShared*>(memory);
@@ -547,8 +547,7 @@ Stack stack_of(const AffineWeights& weights) {
 bool several_experts_take(const FewExperts& e) {
   FewExperts few = e;
   few.rows = 1;
-  return few_experts_take(few) && e.rows <= kSeveralRows && e.ranks <= e.gate->count &&
-         e.gate->chunks() <= kMostChunks;
+  return few_experts_take(few) && e.rows <= kSeveralRows && e.ranks <= e.gate->count && e.gate->chunks() <= kMostChunks;
 }
 
 void several_experts(Queue& queue, const FewExperts& e, const float* logits, const float* shared_logit,

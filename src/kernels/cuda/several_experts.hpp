@@ -21,14 +21,14 @@ namespace lockstep::kernels::cuda {
 }
 
 struct SeveralScratch {
-  std::int32_t* choice = nullptr;    ///< several_choice_words()
-  std::uint32_t* arrived = nullptr;  ///< one value, zeroed once; 0 in between
-  float* outputs = nullptr;          ///< [few_inner_rows(), hidden]
+  std::int32_t* choice = nullptr;         ///< several_choice_words()
+  std::uint32_t* arrived = nullptr;       ///< one value, zeroed once; 0 in between
+  float* outputs = nullptr;               ///< [few_inner_rows(), hidden]
   const ActivationRows* inner = nullptr;  ///< few_inner_rows() rows of the inner size
 };
 
-/// Chooses experts from router logits [rows, experts] and adds the weighted sum of their outputs and the shared expert's
-/// to the tail. `x` are the quantised input rows.
+/// Chooses experts from router logits [rows, experts] and adds the weighted sum of their outputs and the shared
+/// expert's to the tail. `x` are the quantised input rows.
 void several_experts(Queue& queue, const FewExperts& experts, const float* logits, const float* shared_logit,
                      const ActivationRows& x, const SeveralScratch& scratch, const Tail& tail);
 

@@ -11,17 +11,17 @@ constexpr int kChunk = 256;  ///< inputs of a lane's eight weights
 
 constexpr int kNormThreads = 256;
 
-constexpr int kDownRows = 10;       ///< of a block: two for each pair of warps
-constexpr int kDownTokens = 4;      ///< of a block
-constexpr int kDownThreads = 320;   ///< a warp has two output rows x two tokens
-constexpr int kStageChunks = 2;     ///< chunks that arrive together
+constexpr int kDownRows = 10;      ///< of a block: two for each pair of warps
+constexpr int kDownTokens = 4;     ///< of a block
+constexpr int kDownThreads = 320;  ///< a warp has two output rows x two tokens
+constexpr int kStageChunks = 2;    ///< chunks that arrive together
 constexpr int kDownStages = 8;
 static_assert(kDownThreads / 32 == kDownRows);
 
-constexpr int kUpTokens = 8;   ///< of a warp
-constexpr int kUpPlaces = 5;   ///< of a warp, one after the other
+constexpr int kUpTokens = 8;  ///< of a warp
+constexpr int kUpPlaces = 5;  ///< of a warp, one after the other
 constexpr int kUpThreads = 256;
-constexpr int kSteps = 10;      ///< of 32 inputs of the up matrix
+constexpr int kSteps = 10;  ///< of 32 inputs of the up matrix
 
 struct SiteParams {
   const uint4 *down, *up, *inject_weights;
@@ -129,10 +129,10 @@ __global__ void __launch_bounds__(kDownThreads) several_down_rows_kernel(SitePar
   const std::uint64_t policy = once_policy();
   // A warp fetches the weights of one row and a part of the activations.
   const int own = row0 + warp < rows ? row0 + warp : rows - 1;
-  const uint4* weights = (own < p.lowrank ? p.down + static_cast<std::int64_t>(own) * p.down_chunks * 32
-                                          : p.inject_weights +
-                                                static_cast<std::int64_t>(own - p.lowrank) * p.down_chunks * 32) +
-                         lane;
+  const uint4* weights =
+      (own < p.lowrank ? p.down + static_cast<std::int64_t>(own) * p.down_chunks * 32
+                       : p.inject_weights + static_cast<std::int64_t>(own - p.lowrank) * p.down_chunks * 32) +
+      lane;
   const auto fetch_weights = [&](int s) {
     if (s >= count) return;
 #pragma unroll
@@ -335,7 +335,8 @@ void several_site(Queue& queue, const HyperShape& shape, const float* norm, cons
   launch(queue, several_down_rows_kernel, {blocks_for(down_rows, kDownRows), blocks_for(rows, kDownTokens), 1},
          {kDownThreads, 1, 1}, kDownStages * sizeof(DownStage), p);
   launch(queue, several_up_kernel,
-         {blocks_for(p.hidden, kUpPlaces * (kUpThreads / 32)), blocks_for(rows, kUpTokens), 1}, {kUpThreads, 1, 1}, 0, p);
+         {blocks_for(p.hidden, kUpPlaces * (kUpThreads / 32)), blocks_for(rows, kUpTokens), 1}, {kUpThreads, 1, 1}, 0,
+         p);
 }
 
 }  // namespace lockstep::kernels::cuda
