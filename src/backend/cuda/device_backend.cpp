@@ -257,6 +257,7 @@ void DeviceBackend::lookup(const Matrix& matrix, std::span<const std::int32_t> i
   auto* on_device = static_cast<std::int32_t*>(
       tokens_.bytes(*this, static_cast<std::size_t>(std::max(n, reserved_rows_)) * sizeof(std::int32_t)));
   queue_.upload_soon(on_device, ids.data(), ids.size_bytes());
+  written_.clear();
   if (device.quantised) {
     cuda::affine_lookup(queue_, device.affine, on_device, n, copies, out);
   } else {

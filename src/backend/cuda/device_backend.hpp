@@ -4,6 +4,7 @@
 #include <array>
 #include <initializer_list>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "backend/cuda/cuda_backend.hpp"
@@ -175,6 +176,8 @@ class DeviceBackend final : public Backend {
   /// A site's products of its many normed rows n in one launch; false when they are not for that.
   bool multiply_both(const HyperWeights& weights, const float* n, std::int64_t rows, float* low, float* inject);
   [[nodiscard]] kernels::cuda::DeltaShape delta_shape() const;
+  /// Whether no operation since the last lookup has written these states and columns (Queue); now one does.
+  bool take_settled(std::span<const DeltaSlot> slots);
   [[nodiscard]] kernels::cuda::AttentionShape attention_shape() const;
   /// Positions and page tables on the device; nothing moves when they are those of the last call.
   std::vector<kernels::cuda::AttentionRun> attention_runs(std::span<const AttentionSlot> slots);
@@ -198,7 +201,8 @@ class DeviceBackend final : public Backend {
   Scratch tokens_, row_ids_, tables_, staging_, readers_;
   Scratch draw_requests_, draw_heads_, draw_exps_, draw_sums_, draw_segments_, drawn_;
   std::uint64_t rows_drawn_ = 0;
-  std::vector<std::int64_t> last_tables_;  ///< what tables_ holds
+  std::unordered_set<const float*> written_;  ///< states and columns, since the last lookup
+  std::vector<std::int64_t> last_tables_;     ///< what tables_ holds
   const std::int64_t* last_tables_at_ = nullptr;
   std::vector<float> ngram_rows_;
 };
