@@ -4,35 +4,51 @@
 
 #include "kernels/cuda/device.cuh"
 
-/// Older devices have no clusters; the kernels that need them are not launched there.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define LOCKSTEP_CLUSTER(blocks)
-#else
+// Clusters are Hopper's: the code for older devices (and for newer ones, which compile that) does without these
+// kernels.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 #define LOCKSTEP_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
+#else
+#define LOCKSTEP_CLUSTER(blocks)
 #endif
 
 namespace lockstep::kernels::cuda {
 
-/// Every thread of a cluster arrives, and waits before it arrives again. What was written before is visible afterwards.
+/// Every thread of a cluster arrives, and waits before it arrives again; by whole warps. What was written before is
+/// visible afterwards.
 __device__ __forceinline__ void cluster_arrive() {
+  __syncwarp();
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ void cluster_wait() {
+  __syncwarp();
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 
-/// Writes to the place of `at` in the shared memory of another block of the cluster.
-__device__ __forceinline__ void store_cluster(float* at, int rank, float value) {
+/// The address of block `rank`'s copy of a variable in shared memory.
+__device__ __forceinline__ unsigned remote(const void* mine, int rank) {
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(mine));
+  unsigned there = address;
 #if __CUDA_ARCH__ >= 900
-  const auto own = static_cast<unsigned>(__cvta_generic_to_shared(at));
-  unsigned there = 0;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(own), "r"(rank));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(value) : "memory");
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
 #endif
+  return there;
+}
+__device__ __forceinline__ void store_remote(unsigned to, unsigned value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+#endif
+}
+__device__ __forceinline__ uint2 load_remote(unsigned from) {
+  uint2 value{};
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(from) : "memory");
+#endif
+  return value;
 }
 
 /// Barrier `which` (1..15) of a block for `threads` of its threads, whole warps: those that wait and those that only

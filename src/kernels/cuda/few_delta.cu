@@ -199,7 +199,7 @@ bool few_delta_takes(std::span<const ConvRun> runs, const DeltaShape& shape, int
 
 void few_delta(Queue& queue, std::span<const ConvRun> convs, std::span<const DeltaRun> rules, const DeltaShape& shape,
                const FewDeltaInput& input, const ActivationRows& out) {
-  if (convs.size() == 1 && queue.has_clusters()) {
+  if (convs.size() == 1 && queue.clusters()) {
     few_delta_run(queue, convs.front(), rules.front(), shape, input, out);
     return;
   }

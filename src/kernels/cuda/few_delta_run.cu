@@ -227,7 +227,7 @@ __device__ __forceinline__ void Work::hold_state() const {
     const float delta = shared.betas[t] * (line.v[own] - add_segments<kSegments>(match));
     const float out = add_segments<kSegments>(update_and_read_at(state, keys, delta, line.q + segment * kPaddedKeys));
     // Every lane has it: one gives it to each block.
-    if (segment < kParts) store_cluster(line.o + column, segment, out);
+    if (segment < kParts) store_remote(remote(line.o + column, segment), float_bits(out));
     if (segment == 0 && p.rule.deltas != nullptr) {
       p.rule.deltas[(static_cast<std::int64_t>(t) * p.shape.heads + head) * kDim + column] = delta;
     }
