@@ -22,6 +22,7 @@
 #include "cli/interrupt.hpp"
 #include "cli/terminal.hpp"
 #include "cli/version.hpp"
+#include "decode/lanes.hpp"
 #include "model/runner.hpp"
 #include "model/work.hpp"
 #include "numerics/bits.hpp"
@@ -65,6 +66,7 @@ struct CaseResult {
   Spread rate;                                     ///< tokens of a prompt, or steps times sequences, a second
   double achieved = 0;                             ///< bytes or multiply-adds a second at the median
   double limit = 0;                                ///< what the machine measured meanwhile; 0: unknown
+  bool ahead = false;                              ///< steps were begun before their token was known
   backend::Profile profile;                        ///< of all repetitions
 };
 
@@ -87,9 +89,11 @@ struct Limits {
 
 class Bench {
  public:
+  /// `ahead`: the lane ar_pipeline is on.
   Bench(const Options& options, LoadedModel loaded, model::Runner runner, Limits limits, backend::Profile& profile,
-        const InterruptScope& interrupts)
+        const InterruptScope& interrupts, bool ahead)
       : options_(options),
+        ahead_(ahead && runner.launches()),
         loaded_(std::move(loaded)),
         runner_(std::move(runner)),
         limits_(std::move(limits)),
@@ -134,7 +138,7 @@ class Bench {
       LOCKSTEP_TRY(step(sequences, width));  // pages are copied, scratch grows
       const backend::Profile before = profile_;
       const auto start = std::chrono::steady_clock::now();
-      for (std::int64_t t = 0; t < options_.tokens; ++t) LOCKSTEP_TRY(step(sequences, width));
+      LOCKSTEP_TRY(steps(sequences, width));
       rates.push_back(static_cast<double>(options_.tokens * streams) / seconds(start));
       if (i == 0) {
         for (std::size_t part = 0; part < backend::kParts; ++part) profile_.seconds[part] -= before.seconds[part];
@@ -146,6 +150,7 @@ class Bench {
     result.depth = depth;
     result.width = width;
     result.streams = streams;
+    result.ahead = ahead_ && can_chain(streams, width);
     result.rate = spread(rates);
     result.profile = profile_;
     if (width > 1 || streams > 1) return result;  // how many experts several rows share is not known
@@ -195,24 +200,56 @@ class Bench {
     return {};
   }
 
+  /// Whether a step of these takes the token that the device drew in the one before.
+  [[nodiscard]] bool can_chain(std::int64_t streams, std::int64_t width) const {
+    return streams == 1 && width == 1 && loaded_.model->backend().draw_vocabulary() >= vocabulary_size();
+  }
+  [[nodiscard]] std::int64_t vocabulary_size() const { return loaded_.model->config().vocab_size; }
+  /// The largest logit of a row, as for greedy requests.
+  [[nodiscard]] backend::DrawRequest greedy_draw() const {
+    return {.vocab = static_cast<std::int32_t>(vocabulary_size())};
+  }
+
+  /// All steps of a repetition.
+  Status steps(std::span<model::Sequence> sequences, std::int64_t width) {
+    if (ahead_ && can_chain(std::ssize(sequences), width)) return steps_ahead(sequences.front());
+    for (std::int64_t t = 0; t < options_.tokens; ++t) LOCKSTEP_TRY(step(sequences, width));
+    return {};
+  }
+
+  /// The same steps, each handed over before its token is known.
+  Status steps_ahead(model::Sequence& sequence) {
+    LOCKSTEP_TRY(runner_.launch(sequence, next_, greedy_draw()));
+    for (std::int64_t t = 0; t < options_.tokens; ++t) {
+      if (interrupts_.requested()) return fail(ErrorKind::Cancelled, "interrupted");
+      if (t + 1 < options_.tokens) LOCKSTEP_TRY(runner_.launch(sequence, std::nullopt, greedy_draw()));
+      LOCKSTEP_TRY(runner_.take());
+      LOCKSTEP_TRY(check_drawn({&sequence, 1}));
+    }
+    next_ = runner_.results(0).drawn.back().id;
+    return {};
+  }
+
   Status step(std::span<model::Sequence> sequences, std::int64_t width) {
     if (interrupts_.requested()) return fail(ErrorKind::Cancelled, "interrupted");
     const auto rows = static_cast<std::size_t>(width);
+    const bool chained = can_chain(std::ssize(sequences), width);
     tokens_.resize(rows * sequences.size());
-    for (std::int32_t& token : tokens_) token = random_token();
-    // A device that can draws the largest logit of each row itself, as it does for greedy requests.
-    const std::int64_t vocabulary_size = loaded_.model->config().vocab_size;
+    for (std::int32_t& token : tokens_) token = chained ? next_ : random_token();
     draws_.clear();
-    if (loaded_.model->backend().draw_vocabulary() >= vocabulary_size) {
-      draws_.resize(rows, {.vocab = static_cast<std::int32_t>(vocabulary_size)});
-    }
+    // A device that can draws the largest logit of each row itself.
+    if (loaded_.model->backend().draw_vocabulary() >= vocabulary_size()) draws_.resize(rows, greedy_draw());
     segments_.clear();
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       segments_.push_back(
           {&sequences[i], std::span(tokens_).subspan(i * rows, rows), model::LogitsWanted::All, false, draws_});
     }
     LOCKSTEP_TRY(runner_.forward(segments_));
-    if (!draws_.empty()) return check_drawn(sequences);
+    if (!draws_.empty()) {
+      LOCKSTEP_TRY(check_drawn(sequences));
+      next_ = runner_.results(0).drawn.back().id;
+      return {};
+    }
     // What greedy sampling does; the token is drawn at random to vary n-gram rows and experts.
     const auto vocabulary = static_cast<std::size_t>(loaded_.model->config().vocab_size);
     const std::span<const float> logits = runner_.logits();
@@ -226,9 +263,7 @@ class Bench {
   /// check_logits() for rows that the device drew from: it looks at every logit and draws nothing otherwise.
   [[nodiscard]] Status check_drawn(std::span<const model::Sequence> sequences) const {
     for (std::size_t i = 0; i < sequences.size(); ++i) {
-      for (const backend::Drawn& drawn : runner_.results(i).drawn) {
-        if (drawn.id < 0) return not_finite(sequences[i]);
-      }
+      if (runner_.results(i).drawn.empty()) return not_finite(sequences[i]);
     }
     return {};
   }
@@ -252,6 +287,7 @@ class Bench {
   }
 
   const Options& options_;
+  const bool ahead_;
   LoadedModel loaded_;
   model::Runner runner_;
   Limits limits_;
@@ -264,6 +300,7 @@ class Bench {
   std::vector<model::Segment> segments_;
   std::vector<backend::DrawRequest> draws_;
   std::ptrdiff_t greedy_ = 0;
+  std::int32_t next_ = 0;  ///< drawn by the device in the last step
 };
 
 std::string table_row(const CaseResult& result, bool prompt) {
@@ -295,6 +332,7 @@ Json to_json(const CaseResult& result, bool prompt, bool profile) {
     out["depth"] = result.depth;
     out["width"] = result.width;
     out["streams"] = result.streams;
+    out["begun_ahead"] = result.ahead;
   }
   if (result.limit > 0) {
     out[prompt ? "multiply_adds_per_second" : "bytes_per_second"] = result.achieved;
@@ -376,6 +414,7 @@ Status run_bench(Options& options) {
   const InterruptScope interrupts;
   backend::Profile profile;
   if (options.profile) options.engine.profile = &profile;
+  const decode::Lanes lanes = LOCKSTEP_TRY(decode::Lanes::from_user({}));
   const backend::DeviceChoice device = LOCKSTEP_TRY(backend::parse_device(options.engine.device));
   if (options.chunk == 0) options.chunk = backend::prompt_chunk(device);
   options.engine.rows = options.most_rows();
@@ -391,7 +430,8 @@ Status run_bench(Options& options) {
   LOCKSTEP_TRY(check_lengths(options, loaded.model->config().max_positions));
   model::Runner runner = LOCKSTEP_TRY(model::Runner::create(*loaded.model, options.most_rows()));
   Limits limits = LOCKSTEP_TRY(device.cuda ? device_limits(loaded.model->backend()) : processor_limits(options, pool));
-  Bench bench(options, std::move(loaded), std::move(runner), std::move(limits), profile, interrupts);
+  Bench bench(options, std::move(loaded), std::move(runner), std::move(limits), profile, interrupts,
+              lanes.armed(decode::LaneId::ArPipeline));
   for (int i = 0; i < 3; ++i) {
     LOCKSTEP_TRY(interrupts.check());
     begin.bandwidth = std::max(begin.bandwidth, LOCKSTEP_TRY(bench.limits().bandwidth()));
