@@ -123,19 +123,10 @@ class LoopDecoder final : public Decoder {
     return wanted || runner_.launched() > 0 ? generation_->chain() : std::nullopt;
   }
 
-  /// Has the device begin the step over the token that it is about to draw, then waits for that token. The token that
-  /// is known to be the last one gets no step.
   Status next_step() {
     const std::optional<Generation::Chain> chain = chained();
     if (!chain) return run_need(*generation_, runner_, chunk_);
-    if (runner_.launched() == 0) LOCKSTEP_TRY(runner_.launch(*chain->sequence, chain->token, chain->draw));
-    // What fails here fails again when the step is needed.
-    if (companion_ != nullptr && chain->most > 1 && runner_.launch(*chain->sequence, std::nullopt, chain->draw_after)) {
-      ++generation_->stats().steps_ahead;
-      ++generation_->stats().launched_steps;
-    }
-    LOCKSTEP_TRY(runner_.take());
-    return generation_->ran(runner_, 0, runner_.results(0));
+    return run_chain(*generation_, runner_, *chain, companion_ != nullptr);
   }
 
   /// Draws from the row that run_ahead() has run; the companion prepares the next one meanwhile. Drawing reads the

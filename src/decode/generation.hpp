@@ -175,6 +175,10 @@ Result<Checkpoint> take_prefix(const model::Model& model, const DecodeRequest& r
 /// Runs what one generation needs next, alone. For loops over one request.
 Status run_need(Generation& generation, model::Runner& runner, std::int64_t most_prompt_rows);
 
+/// One step of a chain: has the device begin the step over the token that it is about to draw, if `ahead` and if that
+/// token is not known to be the last one, then waits for it. Needs a runner that has launched nothing but this chain.
+Status run_chain(Generation& generation, model::Runner& runner, const Generation::Chain& chain, bool ahead);
+
 /// How the model's device draws every token of the request, but for the random number; nothing where the host has to:
 /// another draw rule, rejection, penalties, bias, log-probabilities, too many candidates, a device that does not draw.
 [[nodiscard]] std::optional<backend::DrawRequest> device_draw(const model::Model& model, const DecodeRequest& request,

@@ -221,7 +221,9 @@ void Runner::layer(const LayerWeights& weights, std::int64_t rows, float* x) {
 }
 
 Status Runner::reserve_logits(std::size_t rows, const ShortHead* short_head) {
-  const auto count = static_cast<std::int64_t>(rows);
+  // Steps that nobody waits for have a row a slot; memory that is there from the first step on need not be exchanged.
+  const std::size_t slots = ahead_ != nullptr ? backend::DrawsAhead::kSlots : 0;
+  const auto count = static_cast<std::int64_t>(std::max(rows, slots));
   const std::int64_t vocabulary = model_->config().vocab_size;
   const std::int64_t device_floats =
       count * (short_head != nullptr ? static_cast<std::int64_t>(short_head->tokens.size()) : vocabulary);

@@ -197,7 +197,8 @@ Status DeviceBackend::configure(const artifact::ModelConfig& config, StateType s
   state_ = state;
   layout_ = page_layout(config, state);
   rotations_.clear();
-  return {};
+  reserve_ahead();
+  return health();
 }
 
 Status DeviceBackend::prepare_positions(std::int64_t positions) {
@@ -217,7 +218,6 @@ Status DeviceBackend::reserve_rows(std::int64_t rows) {
   reserved_rows_ = std::max(reserved_rows_, rows);
   staging_ = {};  // the weights are up
   reserve_draws();
-  reserve_ahead();
   return health();
 }
 
