@@ -76,8 +76,14 @@ Status Runner::run_launch(Sequence& sequence, std::optional<std::int32_t> token,
 
 Status Runner::end_launch(Launch& launch, std::span<const Segment> segment) {
   const Weights& weights = model_->weights();
+  const std::size_t layers = weights.layers.size();
   bind_ple(segment);
-  LOCKSTEP_TRY(run_layers(segment, 1, weights.layers.size(), launch.at));
+  // Where the device has only the layers in front of the rows, it must not wait until many more are collected.
+  const bool soon = launch.at.layer > 0;
+  for (std::size_t some = soon ? 1 : layers; launch.at.layer < layers; some *= 2) {
+    LOCKSTEP_TRY(run_layers(segment, 1, std::min(layers, launch.at.layer + some), launch.at));
+    if (soon) LOCKSTEP_TRY(model_->backend().status());
+  }
   const std::int64_t vocabulary = model_->config().vocab_size;
   float* logits = logits_device_->floats() + static_cast<std::int64_t>(launch.slot) * vocabulary;
   const std::int64_t row = 0;
