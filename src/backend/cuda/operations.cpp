@@ -1,5 +1,6 @@
 // The coarse operations on CUDA, in the order of their kernels.
 #include <algorithm>
+#include <cstring>
 
 #include "backend/cuda/device_backend.hpp"
 #include "backend/device_memory.hpp"
@@ -232,23 +233,31 @@ cuda::AttentionShape DeviceBackend::attention_shape() const {
 
 std::vector<cuda::AttentionRun> DeviceBackend::attention_runs(std::span<const AttentionSlot> slots) {
   // One list of 64-bit values: positions, then page addresses of all slots.
-  std::vector<std::int64_t> tables;
-  for (const AttentionSlot& slot : slots) tables.push_back(slot.position);
+  static_assert(sizeof(std::byte*) == sizeof(std::int64_t));
   std::vector<std::size_t> starts;
+  std::size_t size = slots.size();
   for (const AttentionSlot& slot : slots) {
-    starts.push_back(tables.size());
-    const std::int64_t pages = (slot.position + slot.run.rows + kernels::kPageTokens - 1) / kernels::kPageTokens;
-    for (std::int64_t i = 0; i < pages; ++i) tables.push_back(reinterpret_cast<std::intptr_t>(slot.pages[i]));
+    starts.push_back(size);
+    size += static_cast<std::size_t>((slot.position + slot.run.rows + kernels::kPageTokens - 1) / kernels::kPageTokens);
   }
+  starts.push_back(size);
   std::size_t room = 512;
-  while (room < tables.size()) room *= 2;
+  while (room < size) room *= 2;
   auto* device = static_cast<std::int64_t*>(tables_.bytes(*this, room * sizeof(std::int64_t)));
-  const bool known = last_tables_at_ == device && tables.size() <= last_tables_.size() &&
-                     std::equal(tables.begin(), tables.end(), last_tables_.begin());
+  // The layers of a step have the same list, of thousands of entries in long contexts.
+  bool known = last_tables_at_ == device && last_tables_.size() >= size;
+  for (std::size_t i = 0; known && i < slots.size(); ++i) {
+    known =
+        last_tables_[i] == slots[i].position && std::memcmp(last_tables_.data() + starts[i], slots[i].pages,
+                                                            (starts[i + 1] - starts[i]) * sizeof(std::int64_t)) == 0;
+  }
   if (!known) {
-    tables.resize(room);  // whole rooms, so that steps repeat themselves
-    send(device, tables.data(), room * sizeof(std::int64_t));
-    last_tables_ = std::move(tables);
+    last_tables_.assign(room, 0);  // whole rooms, so that steps repeat themselves
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      last_tables_[i] = slots[i].position;
+      std::memcpy(last_tables_.data() + starts[i], slots[i].pages, (starts[i + 1] - starts[i]) * sizeof(std::int64_t));
+    }
+    send(device, last_tables_.data(), room * sizeof(std::int64_t));
     last_tables_at_ = device;
   }
   std::vector<cuda::AttentionRun> runs;
@@ -317,8 +326,7 @@ void DeviceBackend::attention_into(const AttentionWeights& weights, const float*
   piece.counts = static_cast<std::int32_t*>(of_piece(9, 1));
   piece.partial = static_cast<float*>(of_piece(10, config_.attention_heads * shape.blocks() * (shape.dim + 2)));
   const std::vector<cuda::AttentionRun> runs = attention_runs(slots);
-  cuda::store_keys(queue_, runs, shape, norms(weights), projected, q, index_q);
-  cuda::attend(queue_, runs, shape, q, index_q, q_gate, piece, out);
+  cuda::attend(queue_, runs, shape, norms(weights), projected, q, index_q, piece, out);
   Input attended(*this, out, rows, width);
   multiply_into(*weights.o, attended, tail);
 }

@@ -1,5 +1,7 @@
 // Attention over the chosen positions on CUDA: blocks of positions, then their merge.
-#include "kernels/cuda/attention.cuh"
+#include <algorithm>
+
+#include "kernels/cuda/attention_store.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -11,10 +13,23 @@ constexpr int kManyHeads = 12;
 constexpr int kWideDim = 256;  ///< of the kernel for many heads
 constexpr int kWideRows = 8;
 
+/// Where the partial results of a row's heads from `head` on lie: values [heads, blocks, dim], then, after those of all
+/// rows, maxima [heads, blocks] and sums.
+struct Partial {
+  float *values, *maxima, *sums;
+  __device__ __forceinline__ Partial(const AttendParams& p, int row, int head) {
+    const AttentionShape& s = p.shape;
+    const std::int64_t all = p.scratch.rows * s.heads * s.blocks();
+    const std::int64_t first = (static_cast<std::int64_t>(row) * s.heads + head) * s.blocks();
+    values = p.scratch.partial + first * s.dim;
+    maxima = p.scratch.partial + all * s.dim + first;
+    sums = maxima + all;
+  }
+};
+
 /// One block of attended positions for up to kHeads query heads, a multiple of
-/// four, of one key head. Grid: x blocks, y parts of the heads, z rows. The
-/// partial result is [dim] values, maximum, sum. kDim: the dimension, or 0 for
-/// any.
+/// four, of one key head. Grid: x blocks, y parts of the heads, z rows. kDim: the dimension, or 0 for
+/// any, staged a multiple of eight.
 template <bool kStaged, int kHeads, int kDim>
 __global__ void __launch_bounds__(kAttendThreads, 2) attend_kernel(AttendParams p) {
   extern __shared__ float4 storage[];  // queries [kHeads, dim]; staged:
@@ -27,27 +42,46 @@ __global__ void __launch_bounds__(kAttendThreads, 2) attend_kernel(AttendParams 
   __shared__ const std::byte* rows[kBlock];
   const AttentionShape& s = p.shape;
   const int dim = kDim != 0 ? kDim : s.dim;
-  const int count = p.scratch.counts[blockIdx.z];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
   const int begin = static_cast<int>(blockIdx.x) * kBlock;
-  if (begin >= count) return;
-  const int size = count - begin < kBlock ? count - begin : kBlock;
+  const int row = p.first_row + static_cast<int>(blockIdx.z);
   const int shared = s.heads / s.kv_heads;
   const int parts = (shared + kHeads - 1) / kHeads;
   const int kv_head = static_cast<int>(blockIdx.y) / parts;
   const int head0 = kv_head * shared + static_cast<int>(blockIdx.y) % parts * kHeads;
   const int left = (kv_head + 1) * shared - head0;
   const int heads = left < kHeads ? left : kHeads;
-  const int row = p.first_row + static_cast<int>(blockIdx.z);
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % 32;
-  const int warp = thread / 32;
   const RowPlace place = place_row(p, row);
-  const std::int32_t* positions = p.scratch.positions + static_cast<std::int64_t>(blockIdx.z) * s.width() + begin;
+  // What the list has is asked for before it is known whether there is one.
+  const int place_in_list = begin + thread % kBlock < s.width() ? begin + thread % kBlock : s.width() - 1;
+  const int listed = p.scratch.positions[static_cast<std::int64_t>(blockIdx.z) * s.width() + place_in_list];
+  const float* queries = p.q + (static_cast<std::int64_t>(row) * s.heads + head0) * dim;
+  if constexpr (kStaged) {
+    for (int i = thread; i < kHeads * dim / 4; i += kAttendThreads) {
+      if (i < heads * dim / 4) {
+        copy_soon(query + 4 * i, queries + 4 * i);
+      } else {
+        storage[i] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+      }
+    }
+  } else {
+    for (int i = thread; i < kHeads * dim; i += kAttendThreads) query[i] = i < heads * dim ? queries[i] : 0.0F;
+  }
+  bool chosen = false;
+  const int count = attended(s, place.position, chosen);
+  if (begin >= count) {
+    wait_copies<0>();
+    return;
+  }
+  const int size = count - begin < kBlock ? count - begin : kBlock;
   if (thread < kBlock) {
-    const std::int64_t position = positions[thread < size ? thread : 0];
-    const std::int64_t at = (position % kPage * s.kv_heads + kv_head) * dim;
+    const int position = chosen ? listed : begin + thread;
+    const int there = thread < size ? position : begin;  // of an entry that is not used
+    const std::int64_t at = (static_cast<std::int64_t>(there % kPage) * s.kv_heads + kv_head) * dim;
     rows[thread] =
-        place.run->pages[position / kPage] + place.run->layer_offset + at * (s.type == ElementType::F32 ? 4 : 2);
+        place.run->pages[there / kPage] + place.run->layer_offset + at * (s.type == ElementType::F32 ? 4 : 2);
   }
   auto* staged_keys = reinterpret_cast<std::uint16_t*>(query + kHeads * dim);
   auto* staged_values = staged_keys + kBlock * dim;
@@ -62,11 +96,8 @@ __global__ void __launch_bounds__(kAttendThreads, 2) attend_kernel(AttendParams 
       copy_soon(staged_values + i * 8, rows[i / pieces] + s.values_offset + i % pieces * 16);
     }
     copies_made();
+    wait_copies<1>();
   }
-  for (int i = thread; i < kHeads * dim; i += kAttendThreads) {
-    query[i] = i < heads * dim ? p.q[(static_cast<std::int64_t>(row) * s.heads + head0) * dim + i] : 0.0F;
-  }
-  if constexpr (kStaged) wait_copies<1>();
   __syncthreads();
   const float scale = canon_rsqrt(static_cast<float>(dim));
   {
@@ -97,11 +128,7 @@ __global__ void __launch_bounds__(kAttendThreads, 2) attend_kernel(AttendParams 
     }
   }
   __syncthreads();
-  const int blocks = s.blocks();
-  const auto partial = [&](int h) {
-    const std::int64_t at = (static_cast<std::int64_t>(blockIdx.z) * s.heads + head0 + h) * blocks + blockIdx.x;
-    return p.scratch.partial + at * (dim + 2);
-  };
+  const Partial partial(p, static_cast<int>(blockIdx.z), head0);
   for (int h = warp; h < heads; h += kAttendThreads / 32) {
     const bool has0 = lane < size;
     const bool has1 = lane + 32 < size;
@@ -114,8 +141,8 @@ __global__ void __launch_bounds__(kAttendThreads, 2) attend_kernel(AttendParams 
     reinterpret_cast<float*>(shares[lane + 32])[h] = p1;
     const float sum = fold_lanes(p0 + p1);
     if (lane == 0) {
-      partial(h)[dim] = maximum;
-      partial(h)[dim + 1] = sum;
+      partial.maxima[h * s.blocks() + blockIdx.x] = maximum;
+      partial.sums[h * s.blocks() + blockIdx.x] = sum;
     }
   }
   if constexpr (kStaged) wait_copies<0>();
@@ -139,87 +166,119 @@ __global__ void __launch_bounds__(kAttendThreads, 2) attend_kernel(AttendParams 
     }
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      if (h < heads) partial(h)[d] = out[h];
+      if (h < heads) partial.values[(h * s.blocks() + static_cast<std::int64_t>(blockIdx.x)) * dim + d] = out[h];
     }
   }
 }
 
-constexpr int kMergeAhead = 16;
+constexpr int kMergeThreads = 128;  ///< dimensions of a block
+constexpr int kMergeAhead = 64;     ///< blocks of attended positions whose values are under way together
 
-/// Merges the blocks of one row and head in ascending order, divides and gates.
-/// Grid: x heads, y rows.
-__global__ void __launch_bounds__(kAttendThreads) merge_kernel(AttendParams p) {
+/// How a block of positions merges with those before it.
+struct Factors {
+  float old_factor, new_factor, sum, unused;  ///< sum: the block's own, times the new factor
+};
+
+/// Factors of all blocks of a head, by one warp: running maxima are prefix maxima, so the factors need no order. `most`
+/// blocks may be read, `blocks` of them exist.
+__device__ __forceinline__ void merge_factors(Factors* factors, const Partial& partial, int blocks, int most,
+                                              int lane) {
+  const auto at = [most, lane](int base) { return base + lane < most ? base + lane : most - 1; };
+  float mine = partial.maxima[at(0)];
+  float sum = partial.sums[at(0)];
+  float next = partial.maxima[at(32)];
+  float next_sum = partial.sums[at(32)];
+  float carried = 0.0F;
+#pragma unroll 1
+  for (int base = 0; base < blocks; base += 32) {
+    const int b = base + lane;
+    float top = mine;
+#pragma unroll
+    for (int width = 1; width < 32; width *= 2) {
+      const float other = __shfl_up_sync(kAllLanes, top, static_cast<unsigned>(width));
+      if (lane >= width) top = top > other ? top : other;
+    }
+    if (base > 0) top = top > carried ? top : carried;
+    float before = __shfl_up_sync(kAllLanes, top, 1U);
+    if (lane == 0) before = carried;
+    if (b == 0) {
+      factors[0] = {0.0F, 1.0F, sum, 0.0F};
+    } else if (b < blocks) {
+      const float new_factor = canon_exp(mine - top);
+      factors[b] = {canon_exp(before - top), new_factor, sum * new_factor, 0.0F};
+    }
+    carried = __shfl_sync(kAllLanes, top, 31);
+    mine = next;
+    sum = next_sum;
+    if (base + 64 < blocks) {
+      next = partial.maxima[at(base + 64)];
+      next_sum = partial.sums[at(base + 64)];
+    }
+  }
+}
+
+/// Merges the blocks of one row and head in ascending order, divides and gates. Everything is asked for at once, needed
+/// or not. Grid: x heads, y rows, z parts of the dimensions.
+__global__ void __launch_bounds__(kMergeThreads) merge_kernel(AttendParams p) {
+  extern __shared__ float4 merge_storage[];  // factors of all blocks, then values [up to kMergeAhead][kMergeThreads]
   trigger_next_grid();
   wait_previous_grid();
-  extern __shared__ float factors[];  // [blocks] old, [blocks] new, [blocks] sums; then the total
   const AttentionShape& s = p.shape;
-  const int count = p.scratch.counts[blockIdx.y];
-  const int blocks = (count + kBlock - 1) / kBlock;
-  const int head = static_cast<int>(blockIdx.x);
-  const std::int64_t row = p.first_row + static_cast<int>(blockIdx.y);
-  const std::int64_t stride = s.dim + 2;
-  const float* partial =
-      p.scratch.partial + (static_cast<std::int64_t>(blockIdx.y) * s.heads + head) * s.blocks() * stride;
-  float* new_factors = factors + s.blocks();
-  float* sums = new_factors + s.blocks();
-  float* total = sums + s.blocks();
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread < 32) {
-    // Running maxima are prefix maxima; the factors then need no order.
-    float carried = 0.0F;
-    for (int base = 0; base < blocks; base += 32) {
-      const int b = base + thread;
-      const float mine = partial[(b < blocks ? b : base) * stride + s.dim];
-      float top = mine;
-      for (int width = 1; width < 32; width *= 2) {
-        const float other = __shfl_up_sync(kAllLanes, top, static_cast<unsigned>(width));
-        if (thread >= width) top = top > other ? top : other;
-      }
-      if (base > 0) top = top > carried ? top : carried;
-      float before = __shfl_up_sync(kAllLanes, top, 1U);
-      if (thread == 0) before = carried;
-      if (b < blocks && b > 0) {
-        factors[b] = canon_exp(before - top);
-        new_factors[b] = canon_exp(mine - top);
-      }
-      carried = __shfl_sync(kAllLanes, top, 31);
+  const int head = static_cast<int>(blockIdx.x);
+  const int row = p.first_row + static_cast<int>(blockIdx.y);
+  const int d = static_cast<int>(blockIdx.z) * kMergeThreads + thread;
+  const bool live = d < s.dim;
+  const RowPlace place = place_row(p, row);
+  const Partial partial(p, static_cast<int>(blockIdx.y), head);
+  const int most = s.blocks();
+  float* values = reinterpret_cast<float*>(merge_storage + most) + thread;  // a thread has its own dimension only
+  const float* from = partial.values + (live ? d : 0);
+  const auto fetch = [&](int count) {
+#pragma unroll 4
+    for (int k = 0; k < count; ++k) {
+      copy_four_soon(values + k * kMergeThreads, from);
+      from += s.dim;
     }
-    for (int b = thread; b < blocks; b += 32) sums[b] = partial[b * stride + s.dim + 1];
-    __syncwarp();
-    if (thread == 0) {
-      float sum = sums[0];
-#pragma unroll 8
-      for (int b = 1; b < blocks; ++b) sum = canon_fma(sum, factors[b], sums[b] * new_factors[b]);
-      *total = sum;
-    }
-  }
+    copies_made();
+  };
+  fetch(most < kMergeAhead ? most : kMergeAhead);
+  const std::int64_t line = static_cast<std::int64_t>(row) * s.heads + head;
+  const float gate = p.q_gate[(line * 2 + 1) * s.dim + (live ? d : 0)];
+  bool chosen = false;
+  const int blocks = (attended(s, place.position, chosen) + kBlock - 1) / kBlock;
+  if (thread < 32) merge_factors(reinterpret_cast<Factors*>(merge_storage), partial, blocks, most, thread);
+  wait_copies<0>();
   __syncthreads();
-  const float sum = *total;
-  for (int d = thread; d < s.dim; d += static_cast<int>(blockDim.x)) {
-    float out = partial[d];
-    for (int first = 1; first < blocks; first += kMergeAhead) {
-      float values[kMergeAhead];
-#pragma unroll
-      for (int k = 0; k < kMergeAhead; ++k) values[k] = first + k < blocks ? partial[(first + k) * stride + d] : 0.0F;
-#pragma unroll
-      for (int k = 0; k < kMergeAhead; ++k) {
-        if (first + k < blocks) out = canon_fma(out, factors[first + k], values[k] * new_factors[first + k]);
-      }
+  float out = values[0];
+  float total = merge_storage[0].z;
+#pragma unroll 1
+  for (int first = 0; first < blocks; first += kMergeAhead) {
+    const int left = blocks - first < kMergeAhead ? blocks - first : kMergeAhead;
+    if (first > 0) {
+      fetch(left);
+      wait_copies<0>();
     }
-    out = out / sum;
-    const float gate = p.q_gate[((row * s.heads + head) * 2 + 1) * s.dim + d];
-    p.out[(row * s.heads + head) * s.dim + d] = out * canon_sigmoid(gate);
+#pragma unroll 4
+    for (int k = first == 0 ? 1 : 0; k < left; ++k) {
+      const float4 f = merge_storage[first + k];
+      out = canon_fma(out, f.x, values[k * kMergeThreads] * f.y);
+      total = canon_fma(total, f.x, f.z);
+    }
   }
+  if (live) p.out[line * s.dim + d] = out / total * canon_sigmoid(gate);
 }
 
-void attend_piece(Queue& queue, const AttendParams& p) {
+/// Attention of the piece; `chosen`: the lists of positions are made.
+void attend_piece(Queue& queue, const AttendParams& p, bool chosen) {
   const AttentionShape& s = p.shape;
   const auto rows = static_cast<unsigned>(p.rows);
-  choose_positions(queue, p);
   if (attend_rows_takes(p)) {
+    choose_positions(queue, p);
     attend_rows(queue, p);
     return;
   }
+  if (!chosen && p.scratch.most_groups > s.budget) choose_positions(queue, p);
   const int shared = s.heads / s.kv_heads;
   const bool staged = s.type == ElementType::BF16 && s.dim % 8 == 0 && s.dim <= 256;
   // With many rows a block of positions is read once for all heads of a key head; with few, more blocks share the work.
@@ -227,33 +286,42 @@ void attend_piece(Queue& queue, const AttendParams& p) {
   const int heads = wide ? kManyHeads : kFewHeads;
   const auto parts = static_cast<unsigned>(s.kv_heads * ((shared + heads - 1) / heads));
   const int line = heads * 4 + (staged ? 2 * kBlock * 2 : 0);  // bytes per dimension
-  void (*kernel)(AttendParams) = wide     ? attend_kernel<true, kManyHeads, kWideDim>
-                                 : staged ? attend_kernel<true, kFewHeads, 0>
-                                          : attend_kernel<false, kFewHeads, 0>;
+  void (*kernel)(AttendParams) =
+      wide     ? attend_kernel<true, kManyHeads, kWideDim>
+      : staged ? (s.dim == kWideDim ? attend_kernel<true, kFewHeads, kWideDim> : attend_kernel<true, kFewHeads, 0>)
+               : attend_kernel<false, kFewHeads, 0>;
   launch(queue, kernel, {static_cast<unsigned>(s.blocks()), parts, rows}, {kAttendThreads, 1, 1},
          static_cast<std::size_t>(line * s.dim), p);
-  launch(queue, merge_kernel, {static_cast<unsigned>(s.heads), rows, 1}, {kAttendThreads, 1, 1},
-         static_cast<std::size_t>(3 * s.blocks() + 1) * sizeof(float), p);
+  launch(queue, merge_kernel, {static_cast<unsigned>(s.heads), rows, blocks_for(s.dim, kMergeThreads)},
+         {kMergeThreads, 1, 1},
+         static_cast<std::size_t>(s.blocks()) * sizeof(Factors) +
+             static_cast<std::size_t>(std::min(s.blocks(), kMergeAhead) * kMergeThreads) * sizeof(float),
+         p);
 }
 
 }  // namespace
 
-void attend(Queue& queue, std::span<const AttentionRun> runs, const AttentionShape& shape, const float* q,
-            const float* index_q, const float* q_gate, const AttentionScratch& scratch, float* out) {
+void attend(Queue& queue, std::span<const AttentionRun> runs, const AttentionShape& shape,
+            const AttentionWeightVectors& weights, const AttentionInput& input, float* q, float* index_q,
+            const AttentionScratch& scratch, float* out) {
+  std::span<const AttentionRun> left = runs;
+  const StoreParams store = take_store(left, shape, weights, input, q, index_q);
+  const bool chosen = left.empty() && choose_fused(queue, store, scratch);
+  if (!chosen) store_keys(queue, runs, shape, weights, input, q, index_q);
   while (!runs.empty()) {
     AttendParams p{};
     take_runs(runs, p);
     p.shape = shape;
     p.q = q;
     p.index_q = index_q;
-    p.q_gate = q_gate;
+    p.q_gate = input.q_gate;
     p.scratch = scratch;
     p.out = out;
     const int end = p.first_row + p.rows;
     for (int first = p.first_row; first < end; first += static_cast<int>(scratch.rows)) {
       p.first_row = first;
       p.rows = end - first < scratch.rows ? end - first : static_cast<int>(scratch.rows);
-      attend_piece(queue, p);
+      attend_piece(queue, p, chosen);
     }
   }
 }

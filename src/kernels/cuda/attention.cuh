@@ -25,6 +25,14 @@ __device__ __forceinline__ RowPlace place_row(const Params& p, int row) {
   return {&p.runs[r], *p.runs[r].position + in_run, in_run};
 }
 
+/// How many positions the row at `position` attends to. Without a choice they are all up to it.
+__device__ __forceinline__ int attended(const AttentionShape& s, std::int64_t position, bool& chosen) {
+  const auto end = static_cast<int>(position) + 1;
+  const int groups = static_cast<int>(static_cast<unsigned>(end) / static_cast<unsigned>(s.ratio));
+  chosen = groups > s.budget;
+  return end - (chosen ? (groups - s.budget) * s.ratio : 0);
+}
+
 struct AttendParams {
   AttentionRun runs[kMaxRuns];
   int count, first_row, rows;  ///< rows of this piece
@@ -43,6 +51,18 @@ void take_runs(std::span<const AttentionRun>& runs, Params& p) {
   p.first_row = p.runs[0].first_row;
   p.rows = p.runs[p.count - 1].first_row + p.runs[p.count - 1].rows - p.first_row;
 }
+
+struct StoreParams;
+/// The next runs that fit one launch, as store_keys() takes them; the remaining ones stay in `runs`.
+[[nodiscard]] StoreParams take_store(std::span<const AttentionRun>& runs, const AttentionShape& shape,
+                                     const AttentionWeightVectors& weights, const AttentionInput& input, float* q,
+                                     float* index_q);
+/// store_keys() and choose_positions() of few rows in one launch, where their contexts are short; false where it is
+/// not for that.
+[[nodiscard]] bool choose_fused(Queue& queue, const StoreParams& store, const AttentionScratch& scratch);
+/// Parts of choose_positions(): the scores of few rows, and the choice by clusters. False where it is not for them.
+[[nodiscard]] bool score_few(Queue& queue, const AttendParams& p);
+[[nodiscard]] bool select_cluster(Queue& queue, const AttendParams& p);
 
 /// Writes the attended positions of every row of the piece into its scratch: scores of the pooled index keys where the
 /// row has more groups than the budget, and the choice (docs/numerics.md N8).

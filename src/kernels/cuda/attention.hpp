@@ -51,7 +51,7 @@ void store_keys(Queue& queue, std::span<const AttentionRun> runs, const Attentio
                 const AttentionWeightVectors& weights, const AttentionInput& input, float* q, float* index_q);
 
 /// Scratch for up to `rows` rows: scores [rows, most_groups], positions [rows, width], counts [rows], partial results
-/// [rows, heads, blocks, dim + 2].
+/// of rows * heads * blocks * (dim + 2) values.
 struct AttentionScratch {
   float* scores = nullptr;
   std::int64_t most_groups = 0;
@@ -59,8 +59,10 @@ struct AttentionScratch {
   float* partial = nullptr;
   std::int64_t rows = 0;
 };
-/// out [rows, heads, dim] = attention * sigmoid(gate). Rows are taken in pieces of scratch.rows.
-void attend(Queue& queue, std::span<const AttentionRun> runs, const AttentionShape& shape, const float* q,
-            const float* index_q, const float* q_gate, const AttentionScratch& scratch, float* out);
+/// store_keys(), then out [rows, heads, dim] = attention * sigmoid(gate). Rows are taken in pieces of scratch.rows. The
+/// queries in q and index_q are scratch too: not every path writes index_q.
+void attend(Queue& queue, std::span<const AttentionRun> runs, const AttentionShape& shape,
+            const AttentionWeightVectors& weights, const AttentionInput& input, float* q, float* index_q,
+            const AttentionScratch& scratch, float* out);
 
 }  // namespace lockstep::kernels::cuda

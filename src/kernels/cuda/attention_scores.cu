@@ -308,19 +308,19 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(AttendParams p) 
 void choose_positions(Queue& queue, const AttendParams& p) {
   const AttentionShape& s = p.shape;
   const auto rows = static_cast<unsigned>(p.rows);
-  if (p.scratch.most_groups > s.budget && s.index_heads == kScoreHeads && s.index_dim == kScoreDim) {
-    launch(queue, score_rows_kernel,
-           {blocks_for(p.scratch.most_groups, kWarps * kGroupsPerWarp), blocks_for(p.rows, kScoreRows), 1},
-           {32 * kWarps, 1, 1}, 0, p);
-  } else if (p.scratch.most_groups > s.budget) {
-    launch(queue, score_kernel, {blocks_for(p.scratch.most_groups, kWarps * kGroupsPerWarp), rows, 1},
-           {32 * kWarps, 1, 1},
-           static_cast<std::size_t>((s.index_heads + kHeadsAtOnce - 1) / kHeadsAtOnce * kHeadsAtOnce * s.index_dim) *
-               sizeof(float),
-           p);
+  const bool choice = p.scratch.most_groups > s.budget;
+  const unsigned blocks = blocks_for(p.scratch.most_groups, kWarps * kGroupsPerWarp);
+  if (choice && !score_few(queue, p)) {
+    if (s.index_heads == kScoreHeads && s.index_dim == kScoreDim) {
+      launch(queue, score_rows_kernel, {blocks, blocks_for(p.rows, kScoreRows), 1}, {32 * kWarps, 1, 1}, 0, p);
+    } else {
+      const int heads = (s.index_heads + kHeadsAtOnce - 1) / kHeadsAtOnce * kHeadsAtOnce;
+      launch(queue, score_kernel, {blocks, rows, 1}, {32 * kWarps, 1, 1},
+             static_cast<std::size_t>(heads * s.index_dim) * sizeof(float), p);
+    }
   }
-  const std::int64_t kept =
-      p.scratch.most_groups <= s.budget ? 0 : std::min<std::int64_t>(p.scratch.most_groups, kMostKept);
+  if (choice && select_cluster(queue, p)) return;
+  const std::int64_t kept = choice ? std::min<std::int64_t>(p.scratch.most_groups, kMostKept) : 0;
   launch(queue, select_kernel, {rows, 1, 1}, {kSelectThreads, 1, 1}, static_cast<std::size_t>(kept) * sizeof(unsigned),
          p);
 }

@@ -66,6 +66,7 @@ Queue::Queue(int device, bool graphs) : device_(device), graphs_(graphs) {
   int major = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
   overlap_ = major >= 9;
+  clusters_ = major == 9;
   check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
 }
 

@@ -64,6 +64,8 @@ class Queue {
   void submit(const void* kernel, Extent grid, Extent block, std::size_t shared, const void* params, std::size_t bytes);
 
   [[nodiscard]] int multiprocessors() const { return multiprocessors_; }
+  /// Whether kernels made for clusters of blocks are there: their machine code is Hopper's.
+  [[nodiscard]] bool clusters() const { return clusters_; }
   [[nodiscard]] bool failed() const { return error_ != 0; }
   /// Takes nothing more, as after an error.
   void stop();
@@ -124,6 +126,7 @@ class Queue {
   std::unordered_map<const void*, std::size_t> most_shared_;
   std::uint64_t replayed_ = 0, launched_ = 0, waits_ = 0;
   int multiprocessors_ = 1;
+  bool clusters_ = false;
   bool overlap_ = false;  ///< kernels may start while the one before ends
   int error_ = 0;
   const char* failed_call_ = "";
