@@ -17,6 +17,7 @@
 #include "base/json.hpp"
 #include "base/progress.hpp"
 #include "cli/arguments.hpp"
+#include "cli/bench_case.hpp"
 #include "cli/command.hpp"
 #include "cli/engine_options.hpp"
 #include "cli/interrupt.hpp"
@@ -48,26 +49,6 @@ struct Options {
     return std::max(prompt, std::ranges::max(depths) + (tokens + 1) * std::ranges::max(widths));
   }
   bool json = false, profile = false;
-};
-
-/// Middle, least and greatest of the repetitions of one case.
-struct Spread {
-  double median = 0, low = 0, high = 0;
-};
-
-Spread spread(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {values[values.size() / 2], values.front(), values.back()};
-}
-
-struct CaseResult {
-  std::string name;
-  std::int64_t depth = 0, width = 0, streams = 0;  ///< of decoding
-  Spread rate;                                     ///< tokens of a prompt, or steps times sequences, a second
-  double achieved = 0;                             ///< bytes or multiply-adds a second at the median
-  double limit = 0;                                ///< what the machine measured meanwhile; 0: unknown
-  bool ahead = false;                              ///< steps were begun before their token was known
-  backend::Profile profile;                        ///< of all repetitions
 };
 
 double seconds(std::chrono::steady_clock::time_point start) {
@@ -302,48 +283,6 @@ class Bench {
   std::ptrdiff_t greedy_ = 0;
   std::int32_t next_ = 0;  ///< drawn by the device in the last step
 };
-
-std::string table_row(const CaseResult& result, bool prompt) {
-  std::string line = fmt::format("{:<30} {:>9.2f} {:>9.2f} {:>9.2f}", result.name, result.rate.median, result.rate.low,
-                                 result.rate.high);
-  if (result.limit > 0) {
-    line += fmt::format("   {:>7.1f} {} {:>4.0f} % of {:.1f}", result.achieved * 1e-9, prompt ? "G/s " : "GB/s",
-                        100 * result.achieved / result.limit, result.limit * 1e-9);
-  }
-  return line + "\n";
-}
-
-std::string profile_table(const CaseResult& result) {
-  std::string text = fmt::format("\n{}: share of the time by part\n", result.name);
-  const double total = result.profile.total();
-  for (std::size_t part = 0; part < backend::kParts; ++part) {
-    const double share = result.profile.seconds[part] / total;
-    if (share > 0.0005) text += fmt::format("  {:<22} {:>5.1f} %\n", backend::kPartNames[part], 100 * share);
-  }
-  return text;
-}
-
-Json to_json(const CaseResult& result, bool prompt, bool profile) {
-  Json out = {{"name", result.name},
-              {"tokens_per_second", result.rate.median},
-              {"lowest", result.rate.low},
-              {"highest", result.rate.high}};
-  if (!prompt) {
-    out["depth"] = result.depth;
-    out["width"] = result.width;
-    out["streams"] = result.streams;
-    out["begun_ahead"] = result.ahead;
-  }
-  if (result.limit > 0) {
-    out[prompt ? "multiply_adds_per_second" : "bytes_per_second"] = result.achieved;
-    out["measured_limit"] = result.limit;
-  }
-  if (!profile) return out;
-  for (std::size_t part = 0; part < backend::kParts; ++part) {
-    out["seconds"][std::string(backend::kPartNames[part])] = result.profile.seconds[part];
-  }
-  return out;
-}
 
 /// Every case must fit the context: the model fails only in the middle.
 Status check_lengths(const Options& options, std::int64_t context) {
