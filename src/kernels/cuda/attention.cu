@@ -147,26 +147,52 @@ __global__ void __launch_bounds__(kAttendThreads, 2) attend_kernel(AttendParams 
   }
   if constexpr (kStaged) wait_copies<0>();
   __syncthreads();
-  for (int d = thread; d < dim; d += kAttendThreads) {
-    float out[kHeads];
+  if constexpr (kStaged && kDim == kAttendThreads && kHeads == kFewHeads) {
+    // Two dimensions a thread: shared memory has more to do here than the arithmetic.
+    if (thread >= kDim / 2) return;
+    float out[kHeads][2];
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) out[h] = 0.0F;
+    for (int h = 0; h < kHeads; ++h) out[h][0] = out[h][1] = 0.0F;
 #pragma unroll 4
     for (int j = 0; j < size; ++j) {
-      const float value =
-          kStaged ? bf16_to_float(staged_values[j * dim + d]) : load_element(rows[j] + s.values_offset, s.type, d);
+      const unsigned two = *reinterpret_cast<const unsigned*>(staged_values + j * kDim + 2 * thread);
+      const float low = bits_float(two << 16);
+      const float high = bits_float(two & 0xffff0000U);
+      const float4 four = shares[j][0];
+      const float share[kHeads] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-      for (int f = 0; f < kHeads / 4; ++f) {
-        const float4 four = shares[j][f];
-        out[4 * f] = canon_fma(four.x, value, out[4 * f]);
-        out[4 * f + 1] = canon_fma(four.y, value, out[4 * f + 1]);
-        out[4 * f + 2] = canon_fma(four.z, value, out[4 * f + 2]);
-        out[4 * f + 3] = canon_fma(four.w, value, out[4 * f + 3]);
+      for (int h = 0; h < kHeads; ++h) {
+        out[h][0] = canon_fma(share[h], low, out[h][0]);
+        out[h][1] = canon_fma(share[h], high, out[h][1]);
       }
     }
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      if (h < heads) partial.values[(h * s.blocks() + static_cast<std::int64_t>(blockIdx.x)) * dim + d] = out[h];
+      float* to = partial.values + (h * s.blocks() + static_cast<std::int64_t>(blockIdx.x)) * kDim + 2 * thread;
+      if (h < heads) *reinterpret_cast<float2*>(to) = make_float2(out[h][0], out[h][1]);
+    }
+  } else {
+    for (int d = thread; d < dim; d += kAttendThreads) {
+      float out[kHeads];
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) out[h] = 0.0F;
+#pragma unroll 4
+      for (int j = 0; j < size; ++j) {
+        const float value =
+            kStaged ? bf16_to_float(staged_values[j * dim + d]) : load_element(rows[j] + s.values_offset, s.type, d);
+#pragma unroll
+        for (int f = 0; f < kHeads / 4; ++f) {
+          const float4 four = shares[j][f];
+          out[4 * f] = canon_fma(four.x, value, out[4 * f]);
+          out[4 * f + 1] = canon_fma(four.y, value, out[4 * f + 1]);
+          out[4 * f + 2] = canon_fma(four.z, value, out[4 * f + 2]);
+          out[4 * f + 3] = canon_fma(four.w, value, out[4 * f + 3]);
+        }
+      }
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        if (h < heads) partial.values[(h * s.blocks() + static_cast<std::int64_t>(blockIdx.x)) * dim + d] = out[h];
+      }
     }
   }
 }
