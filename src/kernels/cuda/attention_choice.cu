@@ -97,12 +97,12 @@ struct ChooseShared {
   float query[kHeads * kDim];
   std::uint16_t new_keys[kNewGroups][kDim];
   float lines[kNewGroups][kDim];
-  unsigned keys[kFusedGroups];  ///< of the row, in the cluster's first block
+  alignas(16) unsigned keys[kFusedGroups];  ///< of the row, in the cluster's first block
 };
 
 struct SelectKeysShared {
   SelectShared select;
-  unsigned keys[kLongKeys];
+  alignas(16) unsigned keys[kLongKeys];
 };
 
 __device__ __forceinline__ void list_group(std::int32_t* list, int ratio, int group, int place) {
@@ -112,20 +112,6 @@ __device__ __forceinline__ void list_group(std::int32_t* list, int ratio, int gr
 #pragma unroll 1
     for (int i = 0; i < ratio; ++i) list[place * ratio + i] = group * ratio + i;
   }
-}
-
-constexpr bool kPrefetch = true;
-
-/// Brings the keys and values of a group's positions to the second-level cache, where they are whole lines.
-__device__ __forceinline__ void prefetch_group(const AttentionShape& s, const AttentionRun& run, int group) {
-#if __CUDA_ARCH__ >= 900
-  if constexpr (!kPrefetch) return;
-  const auto position = static_cast<unsigned>(group * s.ratio);
-  const unsigned bytes = static_cast<unsigned>(s.kv_heads * s.dim) * 2;  // of a position
-  const std::byte* page = run.pages[position / kPage] + run.layer_offset + position % kPage * bytes;
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(page + s.keys_offset), "r"(bytes * s.ratio));
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(page + s.values_offset), "r"(bytes * s.ratio));
-#endif
 }
 
 /// What a row attends to: its groups, how many positions follow them, and where they are listed.
@@ -251,12 +237,9 @@ __global__ void LOCKSTEP_CLUSTER __launch_bounds__(kSelectThreads) choose_kernel
   empty_bins(shared.select.bins[0], thread, kSelectThreads);
   empty_bins(shared.select.bins[1], thread, kSelectThreads);
   const Keys keys(shared.keys, 0, list.groups, list.groups);
-  const Choice choice = choose_own(shared.select, keys, static_cast<unsigned>(s.budget));
+  const Choice choice = choose_own(shared.select, shared.keys, list.groups, static_cast<unsigned>(s.budget));
   list.list_tail(s);
-  emit_keys<true>(shared.select, keys, choice, [&](int group, int at) {
-    list_group(list.list, kRatio, group, at);
-    prefetch_group(s, *place.run, group);
-  });
+  emit_keys<true>(shared.select, keys, choice, [&](int group, int at) { list_group(list.list, kRatio, group, at); });
 }
 
 /// The choice of one row a cluster, from its scores.
@@ -297,15 +280,10 @@ __global__ void LOCKSTEP_CLUSTER __launch_bounds__(kSelectThreads) select_cluste
   }
   __syncthreads();
   const Keys keys(shared.keys, begin, end, size);
-  const bool prefetch =
-      s.type == ElementType::BF16 && s.kv_heads * s.dim * s.ratio % 8 == 0 && gridDim.x <= 16 * kCluster;
   cluster_wait();
   const Choice choice = choose_keys<false>(shared.select, keys, static_cast<unsigned>(s.budget));
   if (cluster_rank() == 0) list.list_tail(s);
-  emit_keys<false>(shared.select, keys, choice, [&](int group, int at) {
-    list_group(list.list, s.ratio, group, at);
-    if (prefetch) prefetch_group(s, *place.run, group);
-  });
+  emit_keys<false>(shared.select, keys, choice, [&](int group, int at) { list_group(list.list, s.ratio, group, at); });
 }
 
 constexpr int kScoreThreads = 256;
