@@ -27,7 +27,7 @@ Status DeviceBackend::ngram_lookup(std::span<const std::int64_t> row_ids, float*
     const std::int64_t room = std::max(std::ssize(row_ids), reserved_rows_ * config_.ngram_heads());
     auto* ids =
         static_cast<std::int64_t*>(row_ids_.bytes(*this, static_cast<std::size_t>(room) * sizeof(std::int64_t)));
-    queue_.upload_soon(ids, row_ids.data(), row_ids.size_bytes());
+    send(ids, row_ids.data(), row_ids.size_bytes());
     table_->lookup(ids, std::ssize(row_ids), e);
     return health();
   }
@@ -35,7 +35,7 @@ Status DeviceBackend::ngram_lookup(std::span<const std::int64_t> row_ids, float*
   const std::size_t values = row_ids.size() * static_cast<std::size_t>(config_.ngram_row_dim());
   if (ngram_rows_.size() < values) ngram_rows_.resize(values);
   LOCKSTEP_TRY(ngram_->gather(row_ids, ngram_rows_.data()));
-  queue_.upload_soon(e, ngram_rows_.data(), values * sizeof(float));
+  send(e, ngram_rows_.data(), values * sizeof(float));
   return health();
 }
 
@@ -257,7 +257,7 @@ std::vector<cuda::AttentionRun> DeviceBackend::attention_runs(std::span<const At
       last_tables_[i] = slots[i].position;
       std::memcpy(last_tables_.data() + starts[i], slots[i].pages, (starts[i + 1] - starts[i]) * sizeof(std::int64_t));
     }
-    queue_.upload_soon(device, last_tables_.data(), room * sizeof(std::int64_t));
+    send(device, last_tables_.data(), room * sizeof(std::int64_t));
     last_tables_at_ = device;
   }
   std::vector<cuda::AttentionRun> runs;

@@ -182,6 +182,15 @@ __device__ Key take_candidates(const DrawRows& p, const DrawRequest& request, Ke
   return largest;
 }
 
+/// Where a drawn token is wanted. One thread of the row's block.
+__device__ __forceinline__ void give(const DrawRows& p, const Drawn& drawn) {
+  p.drawn[blockIdx.x] = drawn;
+  if (p.told == nullptr) return;
+  *p.token = drawn.id < 0 ? 0 : drawn.id;
+  __threadfence_system();
+  *static_cast<volatile std::uint32_t*>(p.told) = 1;
+}
+
 __global__ void __launch_bounds__(kChainThreads) choose_tokens(DrawRows p) {
   __shared__ DrawTable table;
   __shared__ Key largest;
@@ -201,13 +210,12 @@ __global__ void __launch_bounds__(kChainThreads) choose_tokens(DrawRows p) {
   }
   __syncthreads();
   if (threadIdx.x >= 32) return;
-  Drawn& out = p.drawn[blockIdx.x];
   if (largest == kNotFinite || !is_finite(value_of(largest))) {
-    if (lane == 0) out = Drawn{};
+    if (lane == 0) give(p, Drawn{});
     return;
   }
   if (argmax) {
-    if (lane == 0) out = Drawn{1.0, table.ids[0], 0};
+    if (lane == 0) give(p, Drawn{1.0, table.ids[0], 0});
     return;
   }
   for (int i = lane; i < table.count; i += 32) table.exps[i] = exps[table.ids[i]];
@@ -225,7 +233,7 @@ __global__ void __launch_bounds__(kChainThreads) choose_tokens(DrawRows p) {
   if (lane == 0) table.accumulate();
   __syncwarp();
   const int place = __reduce_min_sync(kAllLanes, table.find(request.uniform, lane));
-  if (lane == 0) out = Drawn{table.listed_p[place], table.listed_ids[place], 0};
+  if (lane == 0) give(p, Drawn{table.listed_p[place], table.listed_ids[place], 0});
 }
 
 }  // namespace
