@@ -289,7 +289,7 @@ __global__ void LOCKSTEP_CLUSTER __launch_bounds__(kSelectThreads) select_cluste
 constexpr int kScoreThreads = 256;
 constexpr int kScoreWarps = kScoreThreads / 32;
 constexpr int kScoreRows = 16;
-constexpr int kScoreBlocks = 3;  ///< of a multiprocessor
+constexpr int kScoreBlocks = 2;  ///< of a multiprocessor
 
 /// Scores of few rows: a warp has the keys of kSweep groups at a time and goes through the rows that see them. Blocks
 /// share the groups.
