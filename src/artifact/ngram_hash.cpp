@@ -105,4 +105,12 @@ void ngram_rows(const NgramHash& hash, std::span<const std::int64_t> window, std
   }
 }
 
+void ngram_past(const NgramHash& hash, std::span<const std::int64_t> window, std::span<std::uint64_t> past) {
+  assert(window.size() == hash.multipliers.size() && past.size() + 1 == window.size());
+  std::uint64_t mix = 0;
+  for (std::size_t n = 1; n < window.size(); ++n) {
+    past[n - 1] = mix ^= static_cast<std::uint64_t>(window[n]) * hash.multipliers[n];
+  }
+}
+
 }  // namespace lockstep::artifact

@@ -29,4 +29,9 @@ void cut_ngram_window(std::span<std::int64_t> window, std::int64_t eos);
 /// `window` is [ngram size] and already cut, `rows` is [heads].
 void ngram_rows(const NgramHash& hash, std::span<const std::int64_t> window, std::span<std::uint64_t> rows);
 
+/// What the tokens before a current one add to mix_2, mix_3, ...: past[n - 2] = window[1] * M[1] xor ... xor
+/// window[n-1] * M[n-1], so that mix_n = window[0] * M[0] xor past[n - 2]. window[0] is not looked at, `past` is
+/// [ngram size - 1].
+void ngram_past(const NgramHash& hash, std::span<const std::int64_t> window, std::span<std::uint64_t> past);
+
 }  // namespace lockstep::artifact

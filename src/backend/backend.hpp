@@ -19,6 +19,7 @@
 
 namespace lockstep::backend {
 
+class DrawsAhead;
 class NgramStore;
 
 using kernels::Drawn;
@@ -225,7 +226,7 @@ class Backend {
   /// Makes scratch for up to `rows` rows a call, so that no operation allocates afterwards.
   virtual Status reserve_rows(std::int64_t rows) = 0;
 
-  /// Times that the calling thread stood still for the device, since the backend was made.
+  /// Times that the calling thread stood still until the device had nothing to do, since the backend was made.
   [[nodiscard]] virtual std::uint64_t waits() const { return 0; }
   /// The optional paths that are installed, and what they did.
   [[nodiscard]] virtual LaneOptions lanes() const { return {}; }
@@ -282,6 +283,8 @@ class Backend {
   /// gets one result on the host; what stays as it was, with an id of -1, could not be drawn.
   virtual void draw(const float* /*logits*/, std::int64_t /*width*/, std::span<const DrawRequest> /*requests*/,
                     std::span<Drawn> /*out*/) {}
+  /// Steps over tokens that the host does not know yet (backend/draws_ahead.hpp); null where there are none.
+  [[nodiscard]] virtual DrawsAhead* draws_ahead() { return nullptr; }
   /// Draft head input (docs/model.md section 4): embeddings of `tokens` and wide residuals h -> wide x.
   virtual void draft_input(const DraftWeights& weights, const Matrix& embedding, std::span<const std::int32_t> tokens,
                            const float* h, float* x) = 0;

@@ -17,11 +17,13 @@
 #include "base/json.hpp"
 #include "base/progress.hpp"
 #include "cli/arguments.hpp"
+#include "cli/bench_case.hpp"
 #include "cli/command.hpp"
 #include "cli/engine_options.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/terminal.hpp"
 #include "cli/version.hpp"
+#include "decode/lanes.hpp"
 #include "model/runner.hpp"
 #include "model/work.hpp"
 #include "numerics/bits.hpp"
@@ -49,25 +51,6 @@ struct Options {
   bool json = false, profile = false;
 };
 
-/// Middle, least and greatest of the repetitions of one case.
-struct Spread {
-  double median = 0, low = 0, high = 0;
-};
-
-Spread spread(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {values[values.size() / 2], values.front(), values.back()};
-}
-
-struct CaseResult {
-  std::string name;
-  std::int64_t depth = 0, width = 0, streams = 0;  ///< of decoding
-  Spread rate;                                     ///< tokens of a prompt, or steps times sequences, a second
-  double achieved = 0;                             ///< bytes or multiply-adds a second at the median
-  double limit = 0;                                ///< what the machine measured meanwhile; 0: unknown
-  backend::Profile profile;                        ///< of all repetitions
-};
-
 double seconds(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -87,9 +70,11 @@ struct Limits {
 
 class Bench {
  public:
+  /// `ahead`: the lane ar_pipeline is on.
   Bench(const Options& options, LoadedModel loaded, model::Runner runner, Limits limits, backend::Profile& profile,
-        const InterruptScope& interrupts)
+        const InterruptScope& interrupts, bool ahead)
       : options_(options),
+        ahead_(ahead && runner.launches()),
         loaded_(std::move(loaded)),
         runner_(std::move(runner)),
         limits_(std::move(limits)),
@@ -134,7 +119,7 @@ class Bench {
       LOCKSTEP_TRY(step(sequences, width));  // pages are copied, scratch grows
       const backend::Profile before = profile_;
       const auto start = std::chrono::steady_clock::now();
-      for (std::int64_t t = 0; t < options_.tokens; ++t) LOCKSTEP_TRY(step(sequences, width));
+      LOCKSTEP_TRY(steps(sequences, width));
       rates.push_back(static_cast<double>(options_.tokens * streams) / seconds(start));
       if (i == 0) {
         for (std::size_t part = 0; part < backend::kParts; ++part) profile_.seconds[part] -= before.seconds[part];
@@ -146,6 +131,7 @@ class Bench {
     result.depth = depth;
     result.width = width;
     result.streams = streams;
+    result.ahead = ahead_ && can_chain(streams, width);
     result.rate = spread(rates);
     result.profile = profile_;
     if (width > 1 || streams > 1) return result;  // how many experts several rows share is not known
@@ -195,24 +181,56 @@ class Bench {
     return {};
   }
 
+  /// Whether a step of these takes the token that the device drew in the one before.
+  [[nodiscard]] bool can_chain(std::int64_t streams, std::int64_t width) const {
+    return streams == 1 && width == 1 && loaded_.model->backend().draw_vocabulary() >= vocabulary_size();
+  }
+  [[nodiscard]] std::int64_t vocabulary_size() const { return loaded_.model->config().vocab_size; }
+  /// The largest logit of a row, as for greedy requests.
+  [[nodiscard]] backend::DrawRequest greedy_draw() const {
+    return {.vocab = static_cast<std::int32_t>(vocabulary_size())};
+  }
+
+  /// All steps of a repetition.
+  Status steps(std::span<model::Sequence> sequences, std::int64_t width) {
+    if (ahead_ && can_chain(std::ssize(sequences), width)) return steps_ahead(sequences.front());
+    for (std::int64_t t = 0; t < options_.tokens; ++t) LOCKSTEP_TRY(step(sequences, width));
+    return {};
+  }
+
+  /// The same steps, each handed over before its token is known.
+  Status steps_ahead(model::Sequence& sequence) {
+    LOCKSTEP_TRY(runner_.launch(sequence, next_, greedy_draw()));
+    for (std::int64_t t = 0; t < options_.tokens; ++t) {
+      if (interrupts_.requested()) return fail(ErrorKind::Cancelled, "interrupted");
+      if (t + 1 < options_.tokens) LOCKSTEP_TRY(runner_.launch(sequence, std::nullopt, greedy_draw()));
+      LOCKSTEP_TRY(runner_.take());
+      LOCKSTEP_TRY(check_drawn({&sequence, 1}));
+    }
+    next_ = runner_.results(0).drawn.back().id;
+    return {};
+  }
+
   Status step(std::span<model::Sequence> sequences, std::int64_t width) {
     if (interrupts_.requested()) return fail(ErrorKind::Cancelled, "interrupted");
     const auto rows = static_cast<std::size_t>(width);
+    const bool chained = can_chain(std::ssize(sequences), width);
     tokens_.resize(rows * sequences.size());
-    for (std::int32_t& token : tokens_) token = random_token();
-    // A device that can draws the largest logit of each row itself, as it does for greedy requests.
-    const std::int64_t vocabulary_size = loaded_.model->config().vocab_size;
+    for (std::int32_t& token : tokens_) token = chained ? next_ : random_token();
     draws_.clear();
-    if (loaded_.model->backend().draw_vocabulary() >= vocabulary_size) {
-      draws_.resize(rows, {.vocab = static_cast<std::int32_t>(vocabulary_size)});
-    }
+    // A device that can draws the largest logit of each row itself.
+    if (loaded_.model->backend().draw_vocabulary() >= vocabulary_size()) draws_.resize(rows, greedy_draw());
     segments_.clear();
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       segments_.push_back(
           {&sequences[i], std::span(tokens_).subspan(i * rows, rows), model::LogitsWanted::All, false, draws_});
     }
     LOCKSTEP_TRY(runner_.forward(segments_));
-    if (!draws_.empty()) return check_drawn(sequences);
+    if (!draws_.empty()) {
+      LOCKSTEP_TRY(check_drawn(sequences));
+      next_ = runner_.results(0).drawn.back().id;
+      return {};
+    }
     // What greedy sampling does; the token is drawn at random to vary n-gram rows and experts.
     const auto vocabulary = static_cast<std::size_t>(loaded_.model->config().vocab_size);
     const std::span<const float> logits = runner_.logits();
@@ -226,9 +244,7 @@ class Bench {
   /// check_logits() for rows that the device drew from: it looks at every logit and draws nothing otherwise.
   [[nodiscard]] Status check_drawn(std::span<const model::Sequence> sequences) const {
     for (std::size_t i = 0; i < sequences.size(); ++i) {
-      for (const backend::Drawn& drawn : runner_.results(i).drawn) {
-        if (drawn.id < 0) return not_finite(sequences[i]);
-      }
+      if (runner_.results(i).drawn.empty()) return not_finite(sequences[i]);
     }
     return {};
   }
@@ -252,6 +268,7 @@ class Bench {
   }
 
   const Options& options_;
+  const bool ahead_;
   LoadedModel loaded_;
   model::Runner runner_;
   Limits limits_;
@@ -264,48 +281,8 @@ class Bench {
   std::vector<model::Segment> segments_;
   std::vector<backend::DrawRequest> draws_;
   std::ptrdiff_t greedy_ = 0;
+  std::int32_t next_ = 0;  ///< drawn by the device in the last step
 };
-
-std::string table_row(const CaseResult& result, bool prompt) {
-  std::string line = fmt::format("{:<30} {:>9.2f} {:>9.2f} {:>9.2f}", result.name, result.rate.median, result.rate.low,
-                                 result.rate.high);
-  if (result.limit > 0) {
-    line += fmt::format("   {:>7.1f} {} {:>4.0f} % of {:.1f}", result.achieved * 1e-9, prompt ? "G/s " : "GB/s",
-                        100 * result.achieved / result.limit, result.limit * 1e-9);
-  }
-  return line + "\n";
-}
-
-std::string profile_table(const CaseResult& result) {
-  std::string text = fmt::format("\n{}: share of the time by part\n", result.name);
-  const double total = result.profile.total();
-  for (std::size_t part = 0; part < backend::kParts; ++part) {
-    const double share = result.profile.seconds[part] / total;
-    if (share > 0.0005) text += fmt::format("  {:<22} {:>5.1f} %\n", backend::kPartNames[part], 100 * share);
-  }
-  return text;
-}
-
-Json to_json(const CaseResult& result, bool prompt, bool profile) {
-  Json out = {{"name", result.name},
-              {"tokens_per_second", result.rate.median},
-              {"lowest", result.rate.low},
-              {"highest", result.rate.high}};
-  if (!prompt) {
-    out["depth"] = result.depth;
-    out["width"] = result.width;
-    out["streams"] = result.streams;
-  }
-  if (result.limit > 0) {
-    out[prompt ? "multiply_adds_per_second" : "bytes_per_second"] = result.achieved;
-    out["measured_limit"] = result.limit;
-  }
-  if (!profile) return out;
-  for (std::size_t part = 0; part < backend::kParts; ++part) {
-    out["seconds"][std::string(backend::kPartNames[part])] = result.profile.seconds[part];
-  }
-  return out;
-}
 
 /// Every case must fit the context: the model fails only in the middle.
 Status check_lengths(const Options& options, std::int64_t context) {
@@ -376,6 +353,7 @@ Status run_bench(Options& options) {
   const InterruptScope interrupts;
   backend::Profile profile;
   if (options.profile) options.engine.profile = &profile;
+  const decode::Lanes lanes = LOCKSTEP_TRY(decode::Lanes::from_user({}));
   const backend::DeviceChoice device = LOCKSTEP_TRY(backend::parse_device(options.engine.device));
   if (options.chunk == 0) options.chunk = backend::prompt_chunk(device);
   options.engine.rows = options.most_rows();
@@ -391,7 +369,8 @@ Status run_bench(Options& options) {
   LOCKSTEP_TRY(check_lengths(options, loaded.model->config().max_positions));
   model::Runner runner = LOCKSTEP_TRY(model::Runner::create(*loaded.model, options.most_rows()));
   Limits limits = LOCKSTEP_TRY(device.cuda ? device_limits(loaded.model->backend()) : processor_limits(options, pool));
-  Bench bench(options, std::move(loaded), std::move(runner), std::move(limits), profile, interrupts);
+  Bench bench(options, std::move(loaded), std::move(runner), std::move(limits), profile, interrupts,
+              lanes.armed(decode::LaneId::ArPipeline));
   for (int i = 0; i < 3; ++i) {
     LOCKSTEP_TRY(interrupts.check());
     begin.bandwidth = std::max(begin.bandwidth, LOCKSTEP_TRY(bench.limits().bandwidth()));

@@ -75,7 +75,11 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
   const model::Model& model = *owner->loaded.model;
   lanes.install(model);
   if (lanes.armed(decode::LaneId::ArPipeline)) {
-    lanes.decline(decode::LaneId::ArPipeline, "the server makes text of tokens on other threads anyway");
+    if (model.backend().draws_ahead() != nullptr) {
+      lanes.arm(decode::LaneId::ArPipeline, "for a choice that decodes alone");
+    } else {
+      lanes.decline(decode::LaneId::ArPipeline, "the server makes text of tokens on other threads anyway");
+    }
   }
   enter(progress, 2, "tokenizer");
   text::Tokenizer tokenizer = LOCKSTEP_TRY(text::Tokenizer::open(owner->loaded.texts));
@@ -95,6 +99,7 @@ Result<std::shared_ptr<const server::ModelContext>> load(const Options& options,
   engine_options.identity = LOCKSTEP_TRY(engine::model_identity(artifact)) + " " + options.model.state;
   engine_options.capture = lanes.armed(decode::LaneId::GdnCapture);
   engine_options.short_head = lanes.armed(decode::LaneId::Frspec);
+  engine_options.ahead = lanes.armed(decode::LaneId::ArPipeline);
   if (!lanes.armed(decode::LaneId::Mtp)) engine_options.depth = 0;
   auto context = std::make_shared<server::ModelContext>(
       server::ModelContext{.owner = owner,

@@ -47,7 +47,8 @@ struct DecodeStats {
   std::array<std::int64_t, kMaxDepth> drafted{}, accepted{};  ///< by depth
   std::int64_t draft_failures = 0;   ///< cycles with fewer drafts because the draft head's logits were not finite
   std::int64_t captured_steps = 0;   ///< verify steps whose state was captured
-  std::int64_t steps_ahead = 0;      ///< forward passes made by run_ahead()
+  std::int64_t steps_ahead = 0;      ///< forward passes made or begun by run_ahead(), or before their token was known
+  std::int64_t launched_steps = 0;   ///< of those, the latter
   std::int64_t prepared_steps = 0;   ///< of those, prepared while the token before them was drawn
   std::int64_t foreseen_tokens = 0;  ///< drawn tokens whose table rows had been requested before they were drawn
   std::int64_t short_head_rows = 0;  ///< drafts proposed by a short head
@@ -89,13 +90,17 @@ class Decoder {
   /// Does now what the next step() would do first whatever becomes of the tokens that are out: in plain decoding, the
   /// forward pass over the last token, which sequence() then holds. May be left out. Errors: as step(), which then need
   /// not be called any more.
+  /// Where the device draws, and use_companion() has been called, the pass is only handed over, and step() hands over
+  /// the one behind it before it waits for the token: sequence() then holds every token that is out, the stop token
+  /// too.
   virtual Status run_ahead() = 0;
   /// From now on step() prepares the next run_ahead() on `companion` while it draws from rows that run_ahead() has run;
   /// null: no longer. Changes no token.
   virtual void use_companion(Companion* companion) = 0;
   [[nodiscard]] virtual Finish finish() const = 0;
   [[nodiscard]] virtual const DecodeStats& stats() const = 0;
-  /// The sequence as it stands: the prompt and the emitted tokens, at most without the last. Null when there is none.
+  /// The sequence as it stands: the prompt and the emitted tokens, at most without the last, or with a stop token
+  /// behind them (run_ahead()). Null when there is none.
   [[nodiscard]] virtual const model::Sequence* sequence() const = 0;
   /// Ends start() or step() with Cancelled at the next opportunity. Async-signal safe.
   void cancel() { cancelled_.store(true); }

@@ -34,6 +34,7 @@ class LoopDecoder final : public Decoder {
   Status start(const DecodeRequest& request, const PrefillProgress& progress) override {
     LOCKSTEP_TRY(check_request(model_, request));
     cancelled_.store(false);
+    runner_.drop();
     ahead_ = prepared_ = false;
     lanes_before_ = model_.backend().lane_counters();
     short_head_rows_before_ = runner_.short_head_rows();
@@ -62,13 +63,14 @@ class LoopDecoder final : public Decoder {
     {
       const Stopwatch watch(seconds);
       do {
-        done = ahead_ ? draw_ahead() : run_need(*generation_, runner_, chunk_);
+        done = ahead_ ? draw_ahead() : next_step();
       } while (done && !(generation_->at_rest() && (finish() != Finish::None || !generation_->emitted().empty())));
     }
     if (!done) {
-      generation_.reset();
+      end();
       return tl::unexpected(done.error());
     }
+    if (finish() != Finish::None) runner_.drop();  // the step over the last token: nobody wants what it draws
     generation_->stats().decode_seconds += seconds;
     count_lanes();
     return generation_->emitted();
@@ -77,18 +79,19 @@ class LoopDecoder final : public Decoder {
   Status run_ahead() override {
     // At rest only plain decoding needs the rows of a forward pass. To a cancelled request step() says so.
     if (!generation_ || ahead_ || cancelled() || generation_->in_prompt() || !generation_->at_rest()) return {};
-    if (generation_->need() != Generation::Need::Rows) return {};
+    if (generation_->need() != Generation::Need::Rows || runner_.launched() > 0) return {};
     double seconds = 0;
     Status done;
+    const std::optional<Generation::Chain> chain = chained();
     {
       const Stopwatch watch(seconds);
-      done = forward_ahead();
+      done = chain ? runner_.launch(*chain->sequence, chain->token, chain->draw) : forward_ahead();
     }
     if (!done) {
-      generation_.reset();
+      end();
       return done;
     }
-    ahead_ = true;
+    ahead_ = !chain;
     DecodeStats& stats = generation_->stats();
     ++stats.steps_ahead;
     if (prepared_) {
@@ -109,6 +112,23 @@ class LoopDecoder final : public Decoder {
   }
 
  private:
+  void end() {
+    runner_.drop();
+    generation_.reset();
+  }
+
+  /// What the next step can be launched from, where the lane runs and the device draws.
+  [[nodiscard]] std::optional<Generation::Chain> chained() {
+    const bool wanted = companion_ != nullptr && runner_.launches();
+    return wanted || runner_.launched() > 0 ? generation_->chain() : std::nullopt;
+  }
+
+  Status next_step() {
+    const std::optional<Generation::Chain> chain = chained();
+    if (!chain) return run_need(*generation_, runner_, chunk_);
+    return run_chain(*generation_, runner_, *chain, companion_ != nullptr);
+  }
+
   /// Draws from the row that run_ahead() has run; the companion prepares the next one meanwhile. Drawing reads the
   /// logits and writes the generation's counts; preparing reads the logits and writes sequence, runner and table.
   Status draw_ahead() {

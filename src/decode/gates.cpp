@@ -34,6 +34,7 @@ void add_up(DecodeStats& sum, const DecodeStats& stats) {
   sum.captured_steps += stats.captured_steps;
   sum.recomputed_tokens += stats.recomputed_tokens;
   sum.steps_ahead += stats.steps_ahead;
+  sum.launched_steps += stats.launched_steps;
   sum.prepared_steps += stats.prepared_steps;
   sum.foreseen_tokens += stats.foreseen_tokens;
   sum.short_head_rows += stats.short_head_rows;

@@ -218,4 +218,15 @@ Status run_need(Generation& generation, model::Runner& runner, std::int64_t most
   return generation.ran(runner, 0, runner.results(0));
 }
 
+Status run_chain(Generation& generation, model::Runner& runner, const Generation::Chain& chain, bool ahead) {
+  if (runner.launched() == 0) LOCKSTEP_TRY(runner.launch(*chain.sequence, chain.token, chain.draw));
+  // What fails here fails again when the step is needed.
+  if (ahead && chain.most > 1 && runner.launch(*chain.sequence, std::nullopt, chain.draw_after)) {
+    ++generation.stats().steps_ahead;
+    ++generation.stats().launched_steps;
+  }
+  LOCKSTEP_TRY(runner.take());
+  return generation.ran(runner, 0, runner.results(0));
+}
+
 }  // namespace lockstep::decode

@@ -65,6 +65,16 @@ class Generation {
   /// While the token of one row is drawn: what the row after it needs whatever that token is, and the table rows of the
   /// `likely` ones on their way. Touches nothing that drawing touches. What fails here fails again when it is needed.
   void prepare_row(model::Runner& runner, std::span<const TokenId> likely);
+  /// A generation whose next steps are one row each, drawn from by the device: rows() and ran(), for a driver that has
+  /// the device begin a step before its token is known (Runner::launch()).
+  struct Chain {
+    model::Sequence* sequence = nullptr;
+    TokenId token = 0;                      ///< of the next row
+    std::int64_t most = 0;                  ///< tokens that may still be emitted
+    backend::DrawRequest draw, draw_after;  ///< of the next token and of the one behind it
+  };
+  /// Nothing where there is no such step to be made now.
+  [[nodiscard]] virtual std::optional<Chain> chain() { return std::nullopt; }
   /// Draws the first token from the logits after the prompt.
   Status first(model::Runner& runner);
 
@@ -164,6 +174,10 @@ Result<Checkpoint> take_prefix(const model::Model& model, const DecodeRequest& r
 
 /// Runs what one generation needs next, alone. For loops over one request.
 Status run_need(Generation& generation, model::Runner& runner, std::int64_t most_prompt_rows);
+
+/// One step of a chain: has the device begin the step over the token that it is about to draw, if `ahead` and if that
+/// token is not known to be the last one, then waits for it. Needs a runner that has launched nothing but this chain.
+Status run_chain(Generation& generation, model::Runner& runner, const Generation::Chain& chain, bool ahead);
 
 /// How the model's device draws every token of the request, but for the random number; nothing where the host has to:
 /// another draw rule, rejection, penalties, bias, log-probabilities, too many candidates, a device that does not draw.

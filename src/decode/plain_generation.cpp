@@ -17,6 +17,13 @@ class PlainGeneration final : public Generation {
   [[nodiscard]] model::DraftSegment draft_rows() override { return {}; }
   [[nodiscard]] bool at_rest() const override { return true; }
 
+  [[nodiscard]] std::optional<Chain> chain() override {
+    if (in_prompt() || need() != Need::Rows) return std::nullopt;
+    const std::span<const backend::DrawRequest> both = draws(next_number(), 2);
+    if (both.empty()) return std::nullopt;
+    return Chain{&*sequence_, last_.id, budget_left(), both[0], both[1]};
+  }
+
   Status ran(model::Runner& /*runner*/, std::int64_t /*first_row*/, const model::RowResults& results) override {
     if (in_prompt()) {
       LOCKSTEP_TRY(prompt_ran(results.logits));

@@ -64,7 +64,7 @@ Result<std::unique_ptr<Engine>> make_engine(const model::Model& model, Options o
   LOCKSTEP_TRY(model.backend().prepare_positions(limits.plan_tokens));
   const std::int64_t rows =
       std::max(options.prefill_chunk, options.mixed_chunk) + options.parallel * (decode::kMaxDepth + 1);
-  Stepper stepper = LOCKSTEP_TRY(Stepper::create(model, rows, options.short_head));
+  Stepper stepper = LOCKSTEP_TRY(Stepper::create(model, rows, options.short_head, options.ahead));
   Bank bank = LOCKSTEP_TRY(Bank::create(model, options.bank, options.depth > 0, options.identity));
   auto scheduler =
       std::make_unique<Scheduler>(model, std::move(options), limits, plan, std::move(bank), std::move(stepper));

@@ -31,6 +31,7 @@ struct Options {
   std::int64_t depth = 3;            ///< drafts a cycle, 0..decode::kMaxDepth; 0 decodes plainly
   bool capture = true;               ///< the lane gdn_capture
   bool short_head = false;           ///< the lane frspec; needs a model with a short head
+  bool ahead = false;                ///< the lane ar_pipeline, for a choice that decodes alone
   /// With more than this many choices decoding, at most `busy_depth` drafts a cycle are made. Changes no byte.
   std::int64_t busy_above = 256, busy_depth = 0;
   std::int64_t default_max_tokens = 16384;  ///< where a request names none, and context and memory plan hold as much

@@ -162,6 +162,7 @@ void Scheduler::leave(Job& job) {
       counts_.drafted[i] += static_cast<std::uint64_t>(stats.drafted[i]);
       counts_.accepted_drafts[i] += static_cast<std::uint64_t>(stats.accepted[i]);
     }
+    stepper_.forget(*job.generation);
     job.generation.reset();
   }
   if (job.admitted) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 namespace lockstep::engine {
 namespace {
@@ -45,21 +46,27 @@ void count_short_head(std::span<Part* const> batch, std::span<const model::Draft
 
 }  // namespace
 
-Result<Stepper> Stepper::create(const model::Model& model, std::int64_t max_rows, bool short_head) {
+Result<Stepper> Stepper::create(const model::Model& model, std::int64_t max_rows, bool short_head, bool ahead) {
   if (short_head && !model.has_short_head()) {
     return fail(ErrorKind::Usage, "drafts from a short head need a model that was loaded with a list of draft tokens");
   }
   model::Runner runner = LOCKSTEP_TRY(model::Runner::create(model, max_rows));
   if (short_head) runner.use_short_head();
-  return Stepper(std::move(runner));
+  return Stepper(std::move(runner), ahead);
 }
 
 void Stepper::run(std::span<Part> parts) {
+  for (Part& part : parts) {
+    part.rows = 0;
+    if (failed_ && failed_->first == part.generation) part.status = tl::unexpected(std::exchange(failed_, {})->second);
+  }
+  if (run_alone(parts)) return;
+  collect(parts);
   draft_rounds(parts);
   std::vector<Part*> batch;
   std::vector<model::Segment> segments;
   for (Part& part : parts) {
-    if (!part.status || part.generation->need() != Need::Rows) continue;
+    if (!part.status || part.rows > 0 || part.generation->need() != Need::Rows) continue;
     auto rows = part.generation->rows(runner_, part.most_rows);
     if (!rows) {
       part.status = tl::unexpected(rows.error());
@@ -70,6 +77,45 @@ void Stepper::run(std::span<Part> parts) {
     segments.push_back(*rows);
   }
   if (!batch.empty()) run_rows(batch, segments);
+}
+
+bool Stepper::run_alone(std::span<Part> parts) {
+  if (!ahead_ || parts.size() != 1 || !parts[0].status) return false;
+  Part& part = parts[0];
+  if (chained_ != nullptr && chained_ != part.generation) return false;
+  const auto chain = part.generation->chain();
+  if (!chain) return false;
+  part.status = guarded([&] { return decode::run_chain(*part.generation, runner_, *chain, true); });
+  if (part.status) part.rows = 1;
+  chained_ = part.generation;
+  if (!part.status || runner_.launched() == 0 || part.generation->need() == Need::Nothing) forget(*part.generation);
+  return true;
+}
+
+void Stepper::collect(std::span<Part> parts) {
+  if (chained_ == nullptr) return;
+  decode::Generation& generation = *std::exchange(chained_, nullptr);
+  Status status = guarded([&]() -> Status {
+    LOCKSTEP_TRY(runner_.take());
+    return generation.ran(runner_, 0, runner_.results(0));
+  });
+  runner_.drop();
+  const auto part =
+      std::find_if(parts.begin(), parts.end(), [&](const Part& some) { return some.generation == &generation; });
+  if (part != parts.end()) {
+    part->status = std::move(status);
+    part->rows = 1;
+  } else if (!status) {
+    failed_ = {&generation, std::move(status).error()};
+  }
+}
+
+void Stepper::forget(const decode::Generation& generation) {
+  if (chained_ == &generation) {
+    chained_ = nullptr;
+    runner_.drop();
+  }
+  if (failed_ && failed_->first == &generation) failed_.reset();
 }
 
 void Stepper::first(std::span<Part> parts) {

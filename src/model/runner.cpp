@@ -64,6 +64,7 @@ Result<Runner> Runner::create(const Model& model, std::int64_t max_rows) {
     runner.hidden_ = LOCKSTEP_TRY(make(config.wide_size()));
   }
   LOCKSTEP_TRY(backend.reserve_rows(max_rows));
+  runner.ahead_ = backend.draws_ahead();
   return runner;
 }
 
@@ -144,6 +145,10 @@ Status Runner::prefetch(const Sequence& sequence, std::span<const std::int32_t> 
 /// The rows of the step are on their way from begin on; here, just before they are used, they must have arrived.
 Status Runner::ngram_embedding(std::span<const Segment> segments, std::int64_t layers_run,
                                std::int64_t attention_layers_run) {
+  if (row_drawn_) {
+    ahead_->ngram_lookup_drawn(model_->weights().ngram, past_, drawn_slot_, embedded_->floats());
+    return {};
+  }
   Status status = model_->backend().ngram_lookup(row_ids_, embedded_->floats());
   if (status || layers_run == 0) return status;
   for (const Segment& segment : segments) {
@@ -165,6 +170,44 @@ void Runner::bind_linear(std::span<const Segment> segments, std::int64_t index) 
   }
 }
 
+void Runner::bind_ple(std::span<const Segment> segments) {
+  ple_slots_.clear();
+  std::int64_t first = 0;
+  for (const Segment& segment : segments) {
+    const backend::Run run{first, static_cast<std::int64_t>(segment.tokens.size())};
+    Sequence& sequence = *segment.sequence;
+    if (sequence.ple_conv_) ple_slots_.push_back({run, sequence.ple_conv_->slot(0, segment.capture)});
+    first += run.rows;
+  }
+}
+
+void Runner::bind_attention(std::span<const Segment> segments, std::int64_t index) {
+  attention_slots_.clear();
+  std::int64_t first = 0;
+  for (const Segment& segment : segments) {
+    const backend::Run run{first, static_cast<std::int64_t>(segment.tokens.size())};
+    attention_slots_.push_back(segment.sequence->kv_.slot(index, run));
+    first += run.rows;
+  }
+}
+
+Status Runner::run_layers(std::span<const Segment> segments, std::int64_t rows, std::size_t end, Place& at) {
+  const std::vector<LayerWeights>& layers = model_->weights().layers;
+  float* x = x_->floats();
+  for (; at.layer < end; ++at.layer) {
+    const LayerWeights& weights = layers[at.layer];
+    if (weights.ple) LOCKSTEP_TRY(ngram_embedding(segments, static_cast<std::int64_t>(at.layer), at.attention));
+    if (weights.kind == artifact::LayerKind::Linear) {
+      bind_linear(segments, at.linear++);
+    } else {
+      bind_attention(segments, at.attention++);
+    }
+    layer(weights, rows, x);
+    if (on_layer) on_layer(static_cast<std::int64_t>(at.layer), x, rows);
+  }
+  return {};
+}
+
 void Runner::layer(const LayerWeights& weights, std::int64_t rows, float* x) {
   backend::Backend& backend = model_->backend();
   const backend::BlockRows block{rows, u_->floats(), y_->floats(), inject_->floats()};
@@ -178,7 +221,9 @@ void Runner::layer(const LayerWeights& weights, std::int64_t rows, float* x) {
 }
 
 Status Runner::reserve_logits(std::size_t rows, const ShortHead* short_head) {
-  const auto count = static_cast<std::int64_t>(rows);
+  // Steps that nobody waits for have a row a slot; memory that is there from the first step on need not be exchanged.
+  const std::size_t slots = ahead_ != nullptr ? backend::DrawsAhead::kSlots : 0;
+  const auto count = static_cast<std::int64_t>(std::max(rows, slots));
   const std::int64_t vocabulary = model_->config().vocab_size;
   const std::int64_t device_floats =
       count * (short_head != nullptr ? static_cast<std::int64_t>(short_head->tokens.size()) : vocabulary);
@@ -334,17 +379,12 @@ Status Runner::run_step(std::span<const Segment> segments) {
     for (const Segment& segment : segments) add_row_ids(*segment.sequence, segment.tokens, 0);
     LOCKSTEP_TRY(backend.ngram_request(row_ids_));
   }
-  ple_slots_.clear();
+  bind_ple(segments);
   begin_wanted();
   std::int64_t first = 0;
   for (const Segment& segment : segments) {
-    const backend::Run run{first, static_cast<std::int64_t>(segment.tokens.size())};
-    Sequence& sequence = *segment.sequence;
-    if (sequence.ple_conv_) {
-      ple_slots_.push_back({run, sequence.ple_conv_->slot(0, segment.capture)});
-    }
     LOCKSTEP_TRY(want(segment.logits, first, segment.tokens.size(), segment.draws));
-    first += run.rows;
+    first += static_cast<std::int64_t>(segment.tokens.size());
   }
   LOCKSTEP_TRY(reserve_logits(wanted_.size(), nullptr));
   float* x = x_->floats();
@@ -353,25 +393,8 @@ Status Runner::run_step(std::span<const Segment> segments) {
     if (layer.ple) backend.ple_begin(*layer.ple, row_ids_);
   }
   backend.embed(*weights.embedding, tokens_, x);
-  std::int64_t linear = 0;
-  std::int64_t attention = 0;
-  for (std::size_t i = 0; i < weights.layers.size(); ++i) {
-    if (weights.layers[i].ple) LOCKSTEP_TRY(ngram_embedding(segments, static_cast<std::int64_t>(i), attention));
-    if (weights.layers[i].kind == artifact::LayerKind::Linear) {
-      bind_linear(segments, linear++);
-    } else {
-      attention_slots_.clear();
-      first = 0;
-      for (const Segment& segment : segments) {
-        const backend::Run run{first, static_cast<std::int64_t>(segment.tokens.size())};
-        attention_slots_.push_back(segment.sequence->kv_.slot(attention, run));
-        first += run.rows;
-      }
-      ++attention;
-    }
-    layer(weights.layers[i], rows, x);
-    if (on_layer) on_layer(static_cast<std::int64_t>(i), x, rows);
-  }
+  Place at;
+  LOCKSTEP_TRY(run_layers(segments, rows, weights.layers.size(), at));
   for (const Segment& segment : segments) {
     segment.sequence->kv_.append(static_cast<std::int64_t>(segment.tokens.size()));
     segment.sequence->history_.append(segment.tokens);

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "backend/draws_ahead.hpp"
 #include "model/sequence.hpp"
 
 namespace lockstep::model {
@@ -79,6 +81,21 @@ class Runner {
   /// Only appends the rows' keys to the draft layer's cache; logits(), results() and draft_wide() stay as they were.
   Status draft_fill(std::span<const DraftSegment> segments);
 
+  // Steps of one token that nobody waits for (runner_ahead.cpp), of one sequence at a time:
+  //   launch(token); then, again and again: launch(), behind it, and take(), which waits for the token in front.
+  /// Whether the backend runs such steps.
+  [[nodiscard]] bool launches() const { return ahead_ != nullptr; }
+  /// Hands over a step of one token, from whose logits the device draws. Without a token it is the one that the launch
+  /// before draws: then the sequence grows when take() has that token, and holds it whatever comes of the step. Errors
+  /// leave everything as it was; else as forward().
+  Status launch(Sequence& sequence, std::optional<std::int32_t> token, const backend::DrawRequest& draw);
+  /// Waits for what the oldest launch gives: results(0). Errors: Model::status(); the sequence is broken() then.
+  Status take();
+  /// Launches that have not been taken.
+  [[nodiscard]] std::size_t launched() const { return launches_.size(); }
+  /// Forgets them: what they draw is not wanted. Their tokens stay in the sequence.
+  void drop();
+
   /// Logits of the wanted rows of the last forward() or draft(), in order: [rows, vocabulary] on the host. Segments
   /// whose tokens were drawn have no rows here.
   [[nodiscard]] std::span<const float> logits() const { return logits_; }
@@ -96,6 +113,30 @@ class Runner {
   Runner(const Model& model, std::int64_t max_rows);
   Result<std::int64_t> begin(std::span<const Segment> segments);
   Status run_step(std::span<const Segment> segments);
+  /// How far a step has come.
+  struct Place {
+    std::size_t layer = 0;
+    std::int64_t linear = 0, attention = 0;
+  };
+  /// Runs the layers of a step up to `end`. Errors: Io of the table.
+  Status run_layers(std::span<const Segment> segments, std::int64_t rows, std::size_t end, Place& at);
+  void bind_ple(std::span<const Segment> segments);
+  void bind_attention(std::span<const Segment> segments, std::int64_t index);
+  struct Launch {
+    Sequence* sequence = nullptr;
+    std::size_t slot = 0;
+    backend::DrawRequest draw;
+    bool unknown = false;  ///< its token: the sequence has not grown yet
+    bool halted = false;   ///< in front of the layer that takes table rows, which the host reads
+    Place at{};
+  };
+  Status run_launch(Sequence& sequence, std::optional<std::int32_t> token, const backend::DrawRequest& draw);
+  /// The layers that are left, and the draw.
+  Status end_launch(Launch& launch, std::span<const Segment> segment);
+  /// past_ of the token behind those of the sequence.
+  void find_past(const Sequence& sequence);
+  /// The token of a launch is known.
+  void settle(Launch& launch, const backend::Drawn& drawn);
   /// Appends the table rows of tokens[first..], which follow those of the sequence.
   void add_row_ids(const Sequence& sequence, std::span<const std::int32_t> tokens, std::size_t first);
   Status ngram_embedding(std::span<const Segment> segments, std::int64_t layers_run, std::int64_t attention_layers_run);
@@ -120,6 +161,12 @@ class Runner {
   Status run_draft_fill(std::span<const DraftSegment> segments);
 
   const Model* model_;
+  backend::DrawsAhead* ahead_ = nullptr;
+  std::vector<Launch> launches_;  ///< the oldest first, at most one a slot
+  std::size_t next_slot_ = 0;
+  bool row_drawn_ = false;  ///< the table rows of the step are those of a drawn token, in slot drawn_slot_
+  std::size_t drawn_slot_ = 0;
+  std::vector<std::uint64_t> past_;
   std::int64_t max_rows_, wide_size_;
   backend::BufferPtr x_, draft_x_, draft_fill_x_, hidden_, u_, y_, inject_, embedded_, picked_, logits_device_;
   std::int64_t logits_device_floats_ = 0;

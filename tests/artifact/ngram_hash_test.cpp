@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+#include <utility>
+
 namespace lockstep::artifact {
 namespace {
 
@@ -138,6 +141,30 @@ TEST(NgramHash, TheWindowEndsAtTheFirstEos) {
   window = {5, 2, 7};
   cut_ngram_window(window, 2);
   EXPECT_EQ(window, (std::vector<std::int64_t>{5, 2, 2}));
+}
+
+TEST(NgramHash, WhatThePastAddsGivesTheSameRows) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    NgramHash hash;
+    const std::size_t size = random() % 4 + 2, per = random() % 3 + 1;
+    for (std::size_t i = 0; i < size; ++i) hash.multipliers.push_back(random() >> 20 | 1U);
+    for (std::size_t head = 0; head < (size - 1) * per; ++head) {
+      hash.sizes.push_back(random() % 1000 + 1);
+      hash.offsets.push_back(random() % 1000);
+    }
+    std::vector<std::int64_t> window(size);
+    for (std::int64_t& token : window) token = static_cast<std::int64_t>(random() % 250'000);
+    std::vector<std::uint64_t> rows(hash.sizes.size()), past(size - 1);
+    ngram_rows(hash, window, rows);
+    const auto token = static_cast<std::uint64_t>(std::exchange(window[0], -1));  // not looked at
+    ngram_past(hash, window, past);
+    for (std::size_t head = 0; head < rows.size(); ++head) {
+      const std::uint64_t mix = token * hash.multipliers[0] ^ past[head / per];
+      ASSERT_EQ(mix % hash.sizes[head] + hash.offsets[head], rows[head]) << "head " << head;
+    }
+  }
 }
 
 TEST(NgramHash, ConstantsOfAFileAreChecked) {

@@ -57,6 +57,7 @@ TEST_P(CudaBank, RestoredAndForkedStatesGiveTheProcessorsAnswers) {
     const test::ScratchDirectory directory;
     Options options;
     options.depth = seed % 2 == 0 ? 3 : 0;
+    options.ahead = true;
     options.prefill_chunk = static_cast<std::int64_t>(random() % 60 + 1);
     options.bank.interval = std::array<std::int64_t, 3>{0, 7, 32}[random() % 3];
     options.bank.directory = directory.path();

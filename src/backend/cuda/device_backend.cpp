@@ -197,7 +197,8 @@ Status DeviceBackend::configure(const artifact::ModelConfig& config, StateType s
   state_ = state;
   layout_ = page_layout(config, state);
   rotations_.clear();
-  return {};
+  reserve_ahead();
+  return health();
 }
 
 Status DeviceBackend::prepare_positions(std::int64_t positions) {
@@ -253,15 +254,21 @@ void DeviceBackend::multiply(std::initializer_list<Product> products) {
 }
 
 void DeviceBackend::lookup(const Matrix& matrix, std::span<const std::int32_t> ids, std::int64_t copies, float* out) {
-  const auto& device = static_cast<const DeviceMatrix&>(matrix);
   const auto n = static_cast<std::int64_t>(ids.size());
   auto* on_device = static_cast<std::int32_t*>(
       tokens_.bytes(*this, static_cast<std::size_t>(std::max(n, reserved_rows_)) * sizeof(std::int32_t)));
-  queue_.upload_soon(on_device, ids.data(), ids.size_bytes());
+  send(on_device, ids.data(), ids.size_bytes());
+  lookup_ids(matrix, on_device, n, copies, out);
+}
+
+void DeviceBackend::lookup_ids(const Matrix& matrix, const std::int32_t* ids, std::int64_t n, std::int64_t copies,
+                               float* out) {
+  const auto& device = static_cast<const DeviceMatrix&>(matrix);
+  written_.clear();
   if (device.quantised) {
-    cuda::affine_lookup(queue_, device.affine, on_device, n, copies, out);
+    cuda::affine_lookup(queue_, device.affine, ids, n, copies, out);
   } else {
-    cuda::dense_lookup(queue_, device.dense, on_device, n, copies, out);
+    cuda::dense_lookup(queue_, device.dense, ids, n, copies, out);
   }
 }
 

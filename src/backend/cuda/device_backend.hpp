@@ -3,11 +3,14 @@
 
 #include <array>
 #include <initializer_list>
+#include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "backend/cuda/cuda_backend.hpp"
 #include "backend/cuda/device_table.hpp"
+#include "backend/draws_ahead.hpp"
 #include "backend/rotation_table.hpp"
 #include "kernels/cuda/attention.hpp"
 #include "kernels/cuda/delta.hpp"
@@ -43,7 +46,7 @@ class DeviceMatrix final : public Matrix {
   BufferPtr first, second;  ///< codes and pairs, or data
 };
 
-class DeviceBackend final : public Backend {
+class DeviceBackend final : public Backend, public DrawsAhead {
  public:
   DeviceBackend(const CudaOptions& options, const kernels::cuda::DeviceInfo& info)
       : options_(options), info_(info), queue_(options.device, options.graphs) {}
@@ -92,6 +95,14 @@ class DeviceBackend final : public Backend {
   [[nodiscard]] std::int64_t draw_vocabulary() const override;
   void draw(const float* logits, std::int64_t width, std::span<const DrawRequest> requests,
             std::span<Drawn> out) override;
+  [[nodiscard]] DrawsAhead* draws_ahead() override { return ahead_ == nullptr ? nullptr : this; }
+  void begin_step(std::size_t slot) override;
+  void draw_soon(const float* logits, std::int64_t width, const DrawRequest& request, std::size_t slot) override;
+  Drawn drawn(std::size_t slot) override;
+  void embed_drawn(const Matrix& embedding, std::size_t slot, float* x) override;
+  [[nodiscard]] bool finds_rows() const override;
+  void ngram_lookup_drawn(const artifact::NgramHash& hash, std::span<const std::uint64_t> past, std::size_t slot,
+                          float* e) override;
   /// For read_cuda_row(): the row that a lookup finds under `id`.
   Status read_back(const Matrix& matrix, std::int32_t id, std::span<float> out);
 
@@ -146,6 +157,14 @@ class DeviceBackend final : public Backend {
   DrawRequest* use_draw_scratch(std::int64_t width, bool exps, kernels::cuda::DrawRows& rows);
   /// Makes it before the first step, so that no step allocates.
   void reserve_draws();
+  /// What steps over tokens that the host does not know take.
+  void reserve_ahead();
+  /// Small things to the device, behind what it was given, without waiting for it.
+  void send(void* to, const void* host, std::size_t bytes);
+  /// Where the token of a slot lies on the device.
+  [[nodiscard]] std::int32_t* ahead_token(std::size_t slot) const {
+    return reinterpret_cast<std::int32_t*>(ahead_tokens_->data()) + slot;
+  }
   /// The first failure, without ending a step.
   [[nodiscard]] Status health() const;
   /// Scratch of `per_row` floats (or other four-byte values) for each row, with room for the reserved rows.
@@ -174,11 +193,15 @@ class DeviceBackend final : public Backend {
   /// The same for up to 16 rows.
   bool experts_several(const MoeWeights& weights, const float* u, std::int64_t rows, const kernels::cuda::Tail& tail);
   void lookup(const Matrix& matrix, std::span<const std::int32_t> ids, std::int64_t copies, float* out);
+  /// The same for `n` ids on the device.
+  void lookup_ids(const Matrix& matrix, const std::int32_t* ids, std::int64_t n, std::int64_t copies, float* out);
   /// Whether the kernels of a few rows serve this site.
   bool hyper_few(const HyperWeights& weights, const float* x, std::int64_t rows, float* u, float* inject);
   /// A site's products of its many normed rows n in one launch; false when they are not for that.
   bool multiply_both(const HyperWeights& weights, const float* n, std::int64_t rows, float* low, float* inject);
   [[nodiscard]] kernels::cuda::DeltaShape delta_shape() const;
+  /// Whether no operation since the last lookup has written these states and columns (Queue); now one does.
+  bool take_settled(std::span<const DeltaSlot> slots);
   [[nodiscard]] kernels::cuda::AttentionShape attention_shape() const;
   /// Positions and page tables on the device; nothing moves when they are those of the last call.
   std::vector<kernels::cuda::AttentionRun> attention_runs(std::span<const AttentionSlot> slots);
@@ -202,6 +225,13 @@ class DeviceBackend final : public Backend {
   Scratch tokens_, row_ids_, tables_, staging_, readers_, arrived_;
   Scratch draw_requests_, draw_heads_, draw_exps_, draw_sums_, draw_segments_, drawn_;
   std::uint64_t rows_drawn_ = 0;
+  std::unordered_set<const float*> written_;  ///< states and columns, since the last lookup
+  BufferPtr ahead_, ahead_tokens_;            ///< page-locked, a half a slot; on the device, a token a slot
+  std::array<bool, kSlots> awaited_{};        ///< slots whose token nobody has waited for
+  std::optional<std::size_t> ahead_slot_;     ///< of the step that is being handed over
+  std::size_t ahead_used_ = 0;                ///< of its half
+  Scratch hash_;                              ///< sizes and offsets of hash_of_
+  const artifact::NgramHash* hash_of_ = nullptr;
   std::vector<std::int64_t> last_tables_;  ///< what tables_ holds
   const std::int64_t* last_tables_at_ = nullptr;
   std::vector<float> ngram_rows_;

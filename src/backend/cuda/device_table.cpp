@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/pinned_buffer.hpp"
 #include "backend/element_type.hpp"
 #include "backend/ngram/table_rows.hpp"
 #include "base/memory.hpp"
@@ -14,21 +15,6 @@ namespace cuda = kernels::cuda;
 
 /// Bytes of rows that are copied between two looks at the watch.
 constexpr std::uint64_t kPieceBytes = std::uint64_t{16} << 20;
-
-/// Page-locked memory of the host, at the address that the device knows it by.
-class PinnedBuffer final : public Buffer {
- public:
-  PinnedBuffer(cuda::Queue& queue, void* memory, std::size_t size)
-      : queue_(queue), memory_(static_cast<std::byte*>(memory)), size_(size) {}
-  ~PinnedBuffer() override { queue_.release_pinned(memory_, size_); }
-  [[nodiscard]] std::byte* data() override { return memory_; }
-  [[nodiscard]] std::size_t size() const override { return size_; }
-
- private:
-  cuda::Queue& queue_;
-  std::byte* memory_;
-  std::size_t size_;
-};
 
 Result<BufferPtr> pinned(cuda::Queue& queue, std::size_t bytes) {
   void* memory = queue.allocate_pinned(bytes);
@@ -104,6 +90,11 @@ Status DeviceTable::fill(const artifact::NgramTableView& view, std::uint64_t chu
 void DeviceTable::lookup(const std::int64_t* ids, std::int64_t n, float* out) {
   hits_ += static_cast<std::uint64_t>(n);
   cuda::gather_rows(queue_, table_, ids, n, out);
+}
+
+void DeviceTable::lookup(const cuda::HashedRows& rows, float* out) {
+  hits_ += static_cast<std::uint64_t>(rows.heads);
+  cuda::gather_hashed(queue_, table_, rows, out);
 }
 
 Status DeviceTable::gather(std::span<const std::int64_t> row_ids, float* out) {

@@ -31,6 +31,8 @@ class DeviceTable final : public NgramStore {
   [[nodiscard]] Status check(std::span<const std::int64_t> row_ids) const { return format_.check(row_ids); }
   /// out [n, dim] = the rows ids [n], which have been checked; both in device memory. Returns at once.
   void lookup(const std::int64_t* ids, std::int64_t n, float* out);
+  /// The same for rows whose ids the device finds itself.
+  void lookup(const kernels::cuda::HashedRows& rows, float* out);
 
   Status request(std::span<const std::int64_t> row_ids) override { return check(row_ids); }
   /// For comparisons: operations use lookup(). Errors: also Limit, and the device's.

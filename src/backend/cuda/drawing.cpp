@@ -55,7 +55,7 @@ void DeviceBackend::draw(const float* logits, std::int64_t width, std::span<cons
   for (std::size_t first = 0; first < requests.size(); first += kRowsAtOnce) {
     const auto some = requests.subspan(first, std::min(kRowsAtOnce, requests.size() - first));
     rows.count = static_cast<std::int64_t>(some.size());
-    queue_.upload_soon(on_device, some.data(), some.size_bytes());
+    send(on_device, some.data(), some.size_bytes());
     cuda::draw_rows(queue_, rows);
     queue_.download(out.data() + first, rows.drawn, some.size() * sizeof(Drawn));
   }

@@ -14,7 +14,11 @@
 // plain loop. When the sink has had enough, one forward pass has run that the plain loop would not have run: the
 // sequence then holds the last token too, which sequence() allows, and nothing was drawn from it.
 //
-// On a GPU the like of this lane also builds the next step's graph. A CPU has none.
+// On a device that draws, the forward pass over a token is launched before the token is known: right behind the draw,
+// with the embedding and the ids of table rows from where the device has written it. With a table that the host reads,
+// embedding and the layers in front of the rows are launched, and the rest when the host has token and rows. What is
+// drawn depends on logits and the number of the token, as ever (Runner::launch(), decode/decoder_loop.cpp). When the
+// token turns out to be a stop token the sequence holds it, and nothing is drawn from it.
 #include "decode/lanes/ar_pipeline.hpp"
 
 #include <algorithm>
@@ -137,8 +141,9 @@ LaneRun ran(const model::Model& model, const DecodeStats& stats) {
   const std::string_view variant = store == nullptr ? "no n-gram table" : backend::ngram_mode_name(store->mode());
   return {static_cast<std::uint64_t>(stats.steps_ahead),
           fmt::format("ar_pipeline_active {}, ar_pipeline_variant {}, {} forward passes beside the text, {} of them "
-                      "prepared while a token was drawn, {} tokens foreseen",
-                      stats.steps_ahead > 0, variant, stats.steps_ahead, stats.prepared_steps, stats.foreseen_tokens)};
+                      "prepared while a token was drawn, {} launched before their token was known, {} tokens foreseen",
+                      stats.steps_ahead > 0, variant, stats.steps_ahead, stats.prepared_steps, stats.launched_steps,
+                      stats.foreseen_tokens)};
 }
 
 }  // namespace

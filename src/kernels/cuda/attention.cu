@@ -147,26 +147,52 @@ __global__ void __launch_bounds__(kAttendThreads, 2) attend_kernel(AttendParams 
   }
   if constexpr (kStaged) wait_copies<0>();
   __syncthreads();
-  for (int d = thread; d < dim; d += kAttendThreads) {
-    float out[kHeads];
+  if constexpr (kStaged && kDim == kAttendThreads && kHeads == kFewHeads) {
+    // Two dimensions a thread: shared memory has more to do here than the arithmetic.
+    if (thread >= kDim / 2) return;
+    float out[kHeads][2];
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) out[h] = 0.0F;
+    for (int h = 0; h < kHeads; ++h) out[h][0] = out[h][1] = 0.0F;
 #pragma unroll 4
     for (int j = 0; j < size; ++j) {
-      const float value =
-          kStaged ? bf16_to_float(staged_values[j * dim + d]) : load_element(rows[j] + s.values_offset, s.type, d);
+      const unsigned two = *reinterpret_cast<const unsigned*>(staged_values + j * kDim + 2 * thread);
+      const float low = bits_float(two << 16);
+      const float high = bits_float(two & 0xffff0000U);
+      const float4 four = shares[j][0];
+      const float share[kHeads] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-      for (int f = 0; f < kHeads / 4; ++f) {
-        const float4 four = shares[j][f];
-        out[4 * f] = canon_fma(four.x, value, out[4 * f]);
-        out[4 * f + 1] = canon_fma(four.y, value, out[4 * f + 1]);
-        out[4 * f + 2] = canon_fma(four.z, value, out[4 * f + 2]);
-        out[4 * f + 3] = canon_fma(four.w, value, out[4 * f + 3]);
+      for (int h = 0; h < kHeads; ++h) {
+        out[h][0] = canon_fma(share[h], low, out[h][0]);
+        out[h][1] = canon_fma(share[h], high, out[h][1]);
       }
     }
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      if (h < heads) partial.values[(h * s.blocks() + static_cast<std::int64_t>(blockIdx.x)) * dim + d] = out[h];
+      float* to = partial.values + (h * s.blocks() + static_cast<std::int64_t>(blockIdx.x)) * kDim + 2 * thread;
+      if (h < heads) *reinterpret_cast<float2*>(to) = make_float2(out[h][0], out[h][1]);
+    }
+  } else {
+    for (int d = thread; d < dim; d += kAttendThreads) {
+      float out[kHeads];
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) out[h] = 0.0F;
+#pragma unroll 4
+      for (int j = 0; j < size; ++j) {
+        const float value =
+            kStaged ? bf16_to_float(staged_values[j * dim + d]) : load_element(rows[j] + s.values_offset, s.type, d);
+#pragma unroll
+        for (int f = 0; f < kHeads / 4; ++f) {
+          const float4 four = shares[j][f];
+          out[4 * f] = canon_fma(four.x, value, out[4 * f]);
+          out[4 * f + 1] = canon_fma(four.y, value, out[4 * f + 1]);
+          out[4 * f + 2] = canon_fma(four.z, value, out[4 * f + 2]);
+          out[4 * f + 3] = canon_fma(four.w, value, out[4 * f + 3]);
+        }
+      }
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        if (h < heads) partial.values[(h * s.blocks() + static_cast<std::int64_t>(blockIdx.x)) * dim + d] = out[h];
+      }
     }
   }
 }
@@ -179,40 +205,44 @@ struct Factors {
   float old_factor, new_factor, sum, unused;  ///< sum: the block's own, times the new factor
 };
 
-/// Factors of all blocks of a head, by one warp: running maxima are prefix maxima, so the factors need no order. `most`
-/// blocks may be read, `blocks` of them exist.
+/// Factors of all blocks of a head, by one warp, of which a lane has two neighbouring ones: running maxima are prefix
+/// maxima, so the factors need no order. `most` blocks may be read, `blocks` of them exist.
 __device__ __forceinline__ void merge_factors(Factors* factors, const Partial& partial, int blocks, int most,
                                               int lane) {
-  const auto at = [most, lane](int base) { return base + lane < most ? base + lane : most - 1; };
-  float mine = partial.maxima[at(0)];
-  float sum = partial.sums[at(0)];
-  float next = partial.maxima[at(32)];
-  float next_sum = partial.sums[at(32)];
   float carried = 0.0F;
 #pragma unroll 1
-  for (int base = 0; base < blocks; base += 32) {
-    const int b = base + lane;
-    float top = mine;
+  for (int base = 0; base < blocks; base += 64) {
+    float mine[2];
+    float sums[2];
+    float before[2];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int b = base + 2 * lane + k < most ? base + 2 * lane + k : most - 1;
+      mine[k] = partial.maxima[b];
+      sums[k] = partial.sums[b];
+    }
+    float top = mine[1] > mine[0] ? mine[1] : mine[0];
 #pragma unroll
     for (int width = 1; width < 32; width *= 2) {
       const float other = __shfl_up_sync(kAllLanes, top, static_cast<unsigned>(width));
       if (lane >= width) top = top > other ? top : other;
     }
     if (base > 0) top = top > carried ? top : carried;
-    float before = __shfl_up_sync(kAllLanes, top, 1U);
-    if (lane == 0) before = carried;
-    if (b == 0) {
-      factors[0] = {0.0F, 1.0F, sum, 0.0F};
-    } else if (b < blocks) {
-      const float new_factor = canon_exp(mine - top);
-      factors[b] = {canon_exp(before - top), new_factor, sum * new_factor, 0.0F};
-    }
+    before[0] = __shfl_up_sync(kAllLanes, top, 1U);
+    if (lane == 0) before[0] = carried;
+    before[1] = base + lane == 0 || mine[0] > before[0] ? mine[0] : before[0];
     carried = __shfl_sync(kAllLanes, top, 31);
-    mine = next;
-    sum = next_sum;
-    if (base + 64 < blocks) {
-      next = partial.maxima[at(base + 64)];
-      next_sum = partial.sums[at(base + 64)];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int b = base + 2 * lane + k;
+      const float now = b == 0 || mine[k] > before[k] ? mine[k] : before[k];
+      const float old_factor = canon_exp(before[k] - now);
+      const float new_factor = canon_exp(mine[k] - now);
+      if (b == 0) {
+        factors[0] = {0.0F, 1.0F, sums[0], 0.0F};
+      } else if (b < blocks) {
+        factors[b] = {old_factor, new_factor, sums[k] * new_factor, 0.0F};
+      }
     }
   }
 }
@@ -232,17 +262,25 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(AttendParams p) {
   const RowPlace place = place_row(p, row);
   const Partial partial(p, static_cast<int>(blockIdx.y), head);
   const int most = s.blocks();
-  float* values = reinterpret_cast<float*>(merge_storage + most) + thread;  // a thread has its own dimension only
-  const float* from = partial.values + (live ? d : 0);
-  const auto fetch = [&](int count) {
-#pragma unroll 4
-    for (int k = 0; k < count; ++k) {
-      copy_four_soon(values + k * kMergeThreads, from);
-      from += s.dim;
+  float* values = reinterpret_cast<float*>(merge_storage + most);
+  const float* from = partial.values + static_cast<int>(blockIdx.z) * kMergeThreads;
+  const int width = s.dim - static_cast<int>(blockIdx.z) * kMergeThreads;  // dimensions from the block's first one on
+  const auto fetch = [&](int first, int count) {
+    if (s.dim % 4 == 0) {
+      const int column = thread % 32 * 4;
+#pragma unroll 1
+      for (int k = thread / 32; k < count && column < width; k += kMergeThreads / 32) {
+        copy_soon(values + k * kMergeThreads + column, from + (first + k) * s.dim + column);
+      }
+    } else {
+#pragma unroll 1
+      for (int k = 0; k < count && live; ++k) {
+        copy_four_soon(values + k * kMergeThreads + thread, from + (first + k) * s.dim + thread);
+      }
     }
     copies_made();
   };
-  fetch(most < kMergeAhead ? most : kMergeAhead);
+  fetch(0, most < kMergeAhead ? most : kMergeAhead);
   const std::int64_t line = static_cast<std::int64_t>(row) * s.heads + head;
   const float gate = p.q_gate[(line * 2 + 1) * s.dim + (live ? d : 0)];
   bool chosen = false;
@@ -250,19 +288,21 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(AttendParams p) {
   if (thread < 32) merge_factors(reinterpret_cast<Factors*>(merge_storage), partial, blocks, most, thread);
   wait_copies<0>();
   __syncthreads();
-  float out = values[0];
+  float out = values[thread];
   float total = merge_storage[0].z;
 #pragma unroll 1
   for (int first = 0; first < blocks; first += kMergeAhead) {
     const int left = blocks - first < kMergeAhead ? blocks - first : kMergeAhead;
     if (first > 0) {
-      fetch(left);
+      __syncthreads();
+      fetch(first, left);
       wait_copies<0>();
+      __syncthreads();
     }
 #pragma unroll 4
     for (int k = first == 0 ? 1 : 0; k < left; ++k) {
       const float4 f = merge_storage[first + k];
-      out = canon_fma(out, f.x, values[k * kMergeThreads] * f.y);
+      out = canon_fma(out, f.x, values[k * kMergeThreads + thread] * f.y);
       total = canon_fma(total, f.x, f.z);
     }
   }

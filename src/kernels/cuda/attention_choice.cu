@@ -20,62 +20,66 @@ constexpr int kNewGroups = 2;       ///< that a run of at most 8 rows completes 
 constexpr int kMostFused = 16;      ///< rows
 constexpr int kStoredDim = 256;     ///< most elements of a vector that choose_kernel stores
 
-/// Sets of four groups, of which a lane has an eighth of one key: of every 32 elements the four from 4 * (lane % 8) on.
-constexpr int kSets = kSweep / 4;
+/// Index keys of a warp's kSweep groups on their way through shared memory.
+using Stage = std::uint16_t[kSweep][kDim];
+constexpr int kFusedStages = 3;  ///< of a warp that are under way together
+constexpr int kStages = 4;
 
-/// The same elements of the index queries. The heads lie in an order of each lane's own, so that what a lane keeps and
-/// what it gives in the folds have the same places in all lanes.
+/// Starts the copies of kSweep groups from `first` on, a multiple of kSweep: they are on one page. Groups from `end` on
+/// need not exist. kOnce: not worth a place in the second-level cache.
+template <bool kOnce>
+__device__ __forceinline__ void fetch_sweep(Stage& stage, const AttentionShape& s, const AttentionRun& run, int first,
+                                            int end, int lane) {
+  if (first < end) {
+    const std::byte* from =
+        run.pages[first / kPerPage] + run.layer_offset + s.index_offset + first % kPerPage * (kDim * 2) + lane * 16;
+    auto* to = reinterpret_cast<std::byte*>(stage) + lane * 16;
+#pragma unroll
+    for (int i = 0; i < kSweep / 2; ++i) {
+      if constexpr (kOnce) {
+        copy_once_soon(to + 512 * i, from + 512 * i, once_policy());
+      } else {
+        copy_soon(to + 512 * i, from + 512 * i);
+      }
+    }
+  }
+  copies_made();
+}
+
+/// A lane's elements of a row's index queries: one of every 32, heads in an order of each lane's own (fold_permuted()).
 struct QueryPart {
-  float4 q[kHeads][kDim / 32];
+  float q[kHeads][kDim / 32];
 
-  /// `query` [kHeads, kDim] in shared memory.
+  /// `query` [kHeads, kDim].
   __device__ __forceinline__ void load(const float* query, int lane) {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
-      for (int i = 0; i < kDim / 32; ++i) {
-        q[h][i] = *reinterpret_cast<const float4*>(query + (h ^ (lane % 8 / 2)) * kDim + 32 * i + 4 * (lane % 8));
-      }
+      for (int i = 0; i < kDim / 32; ++i) q[h][i] = query[(h ^ (lane % 4)) * kDim + 32 * i + lane];
     }
   }
 };
 
-/// The score of a group, in all eight lanes of its key. A lane has the sums of four of fold32's lanes: widths 16, 8 and
-/// 4 are between lanes, the others inside one.
-__device__ __forceinline__ float score_key(const uint2 (&words)[kDim / 32], const QueryPart& query, float scale,
-                                           int lane) {
-  float sums[kHeads][4];
+/// The score of group lane / 4 of the stage.
+__device__ __forceinline__ float score_sweep(const Stage& stage, const QueryPart& query, float scale, int lane) {
+  static_assert(kSweep == 8 && kHeads == 4);
+  float sums[32];  // [group][head], permuted
 #pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) sums[h][e] = 0.0F;
-  }
+  for (int i = 0; i < 32; ++i) sums[i] = 0.0F;
 #pragma unroll
   for (int i = 0; i < kDim / 32; ++i) {
-    const float key[4] = {bits_float(words[i].x << 16), bits_float(words[i].x & 0xffff0000U),
-                          bits_float(words[i].y << 16), bits_float(words[i].y & 0xffff0000U)};
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      sums[h][0] = canon_fma(query.q[h][i].x, key[0], sums[h][0]);
-      sums[h][1] = canon_fma(query.q[h][i].y, key[1], sums[h][1]);
-      sums[h][2] = canon_fma(query.q[h][i].z, key[2], sums[h][2]);
-      sums[h][3] = canon_fma(query.q[h][i].w, key[3], sums[h][3]);
+    for (int j = 0; j < kSweep; ++j) {
+      const float key = bf16_to_float(stage[j ^ (lane / 4)][32 * i + lane]);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) sums[j * kHeads + h] = canon_fma(query.q[h][i], key, sums[j * kHeads + h]);
     }
   }
-#pragma unroll
-  for (int e = 0; e < 4; ++e) {
-    sums[0][e] += __shfl_xor_sync(kAllLanes, sums[2][e], 4);
-    sums[1][e] += __shfl_xor_sync(kAllLanes, sums[3][e], 4);
-  }
-#pragma unroll
-  for (int e = 0; e < 4; ++e) sums[0][e] += __shfl_xor_sync(kAllLanes, sums[1][e], 2);
-#pragma unroll
-  for (int e = 0; e < 4; ++e) sums[0][e] += __shfl_xor_sync(kAllLanes, sums[0][e], 1);
-  const float dot = (sums[0][0] + sums[0][2]) + (sums[0][1] + sums[0][3]);  // of head lane % 8 / 2
-  const float relu = dot > 0.0F ? dot : dot * 0.0F;                         // keeps NaN
+  const float dot = fold_permuted(sums);             // of group lane / 4 and head lane % 4
+  const float relu = dot > 0.0F ? dot : dot * 0.0F;  // keeps NaN
   float total = 0.0F;
 #pragma unroll
-  for (int h = 0; h < kHeads; ++h) total += __shfl_sync(kAllLanes, relu, lane / 8 * 8 + 2 * h);
+  for (int h = 0; h < kHeads; ++h) total += __shfl_sync(kAllLanes, relu, lane / 4 * 4 + h);
   return total * scale;
 }
 
@@ -86,16 +90,19 @@ struct ChooseParams {
 };
 
 struct ChooseShared {
-  SelectShared select;
+  union {
+    Stage stages[kSelectWarps][kFusedStages];
+    SelectShared select;  ///< once all scores are there
+  };
   float query[kHeads * kDim];
   std::uint16_t new_keys[kNewGroups][kDim];
   float lines[kNewGroups][kDim];
-  unsigned keys[kFusedGroups];  ///< of the row, in the cluster's first block
+  alignas(16) unsigned keys[kFusedGroups];  ///< of the row, in the cluster's first block
 };
 
 struct SelectKeysShared {
   SelectShared select;
-  unsigned keys[kLongKeys];
+  alignas(16) unsigned keys[kLongKeys];
 };
 
 __device__ __forceinline__ void list_group(std::int32_t* list, int ratio, int group, int place) {
@@ -137,7 +144,7 @@ struct RowList {
 
 /// Clusters of the first row_blocks blocks: scores and choice of one row each. The others: vectors of the rows, one a
 /// warp.
-__global__ void LOCKSTEP_CLUSTER __launch_bounds__(kSelectThreads) choose_kernel(ChooseParams p) {
+__global__ void LOCKSTEP_CLUSTER(kCluster) __launch_bounds__(kSelectThreads) choose_kernel(ChooseParams p) {
   extern __shared__ uint4 memory[];
   auto& shared = *reinterpret_cast<ChooseShared*>(memory);
   trigger_next_grid();
@@ -156,7 +163,7 @@ __global__ void LOCKSTEP_CLUSTER __launch_bounds__(kSelectThreads) choose_kernel
     }
     return;
   }
-  begin_select(shared.select);
+  cluster_arrive();
   const int in_piece = static_cast<int>(blockIdx.x) / kCluster;
   const bool of_query = warp < kHeads;
   const NormWeights weights(of_query ? store.weights.index_q_norm : store.weights.index_k_norm,
@@ -164,6 +171,11 @@ __global__ void LOCKSTEP_CLUSTER __launch_bounds__(kSelectThreads) choose_kernel
   wait_previous_grid();
   const int row = store.first_row + in_piece;
   const RowPlace place = place_row(store, row);
+  float values[kNormedAtOnce];
+  if (of_query) {
+    load_values(values, store.input.index_qk + (static_cast<std::int64_t>(row) * (kHeads + 1) + warp) * kDim, kDim,
+                shared.query + warp * kDim, lane);
+  }
   const RowList list(s, p.scratch, in_piece, place.position);
   if (list.groups <= s.budget) {
     cluster_wait();
@@ -177,29 +189,17 @@ __global__ void LOCKSTEP_CLUSTER __launch_bounds__(kSelectThreads) choose_kernel
   const int end = begin + sweeps * kBlockSweep < list.groups ? begin + sweeps * kBlockSweep : list.groups;
   const std::int64_t run_start = place.position - place.in_run;
   const auto first_new = static_cast<int>(run_start / kRatio);  // groups that this launch stores
-  uint2 words[kSets][kDim / 32];
-  const auto fetch = [&](uint2(&to)[kDim / 32], int g) {
-    const int there = g < end ? g : (end > begin ? end - 1 : 0);
-    const std::byte* key = place.run->pages[there / kPerPage] + place.run->layer_offset + s.index_offset +
-                           there % kPerPage * (kDim * 2) + lane % 8 * 8;
-#pragma unroll
-    for (int i = 0; i < kDim / 32; ++i) to[i] = *reinterpret_cast<const uint2*>(key + 64 * i);
-  };
-  const int first = begin + warp * kSweep + lane / 8;  // and four further
-#pragma unroll
-  for (int k = 0; k < kSets; ++k) fetch(words[k], first + 4 * k);
+  const int first = begin + warp * kSweep;
+  auto& stages = shared.stages[warp];
+#pragma unroll 1
+  for (int i = 0; i < kFusedStages - 1; ++i)
+    fetch_sweep<false>(stages[i], s, *place.run, first + i * kBlockSweep, end, lane);
   const int new_group = first_new + warp - kHeads;
   const bool is_new = !of_query && warp < kHeads + kNewGroups && new_group >= begin && new_group < end;
   if (of_query || is_new) {
     float* line = of_query ? shared.query + warp * kDim : shared.lines[warp - kHeads];
     const std::int64_t position = of_query ? place.position : static_cast<std::int64_t>(new_group) * kRatio;
-    float values[kNormedAtOnce];
-    if (of_query) {
-      load_values(values, store.input.index_qk + (static_cast<std::int64_t>(row) * (kHeads + 1) + warp) * kDim, kDim,
-                  line, lane);
-    } else {
-      load_means(values, store, *place.run, run_start, position, line, lane);
-    }
+    if (is_new) load_means(values, store, *place.run, run_start, position, line, lane);
     norm_rope(s, values, weights, kDim, position, line, lane);
     if (is_new) {
       for (int i = lane; i < kDim; i += 32) shared.new_keys[warp - kHeads][i] = float_to_bf16(line[i]);
@@ -213,31 +213,37 @@ __global__ void LOCKSTEP_CLUSTER __launch_bounds__(kSelectThreads) choose_kernel
   const unsigned gathered = remote(shared.keys, 0);
 #pragma unroll 1
   for (int sweep = 0; sweep < sweeps; ++sweep) {
-#pragma unroll
-    for (int k = 0; k < kSets; ++k) {
-      const int g = first + sweep * kBlockSweep + 4 * k;
-      if (g >= first_new && g < end) {
-        const auto* key = reinterpret_cast<const uint2*>(shared.new_keys[g - first_new]);
-#pragma unroll
-        for (int i = 0; i < kDim / 32; ++i) words[k][i] = key[8 * i + lane % 8];
+    const int next = sweep + kFusedStages - 1;
+    fetch_sweep<false>(stages[next % kFusedStages], s, *place.run, first + next * kBlockSweep, next < sweeps ? end : 0,
+                       lane);
+    wait_copies<kFusedStages - 1>();
+    __syncwarp();
+    Stage& stage = stages[sweep % kFusedStages];
+    const int g = first + sweep * kBlockSweep;
+    if (g + kSweep > first_new && g < end) {  // the launch's own groups
+      for (int n = first_new > g ? first_new : g; n < end && n < g + kSweep; ++n) {
+        for (int i = lane; i < kDim; i += 32) stage[n - g][i] = shared.new_keys[n - first_new][i];
       }
       __syncwarp();
-      const float score = score_key(words[k], query, scale, lane);
-      if (lane % 8 == 0 && g < end) store_remote(gathered + static_cast<unsigned>(g) * 4, ordered_bits(score));
-      if (sweep + 1 < sweeps) fetch(words[k], g + kBlockSweep);  // while the other sets are scored
     }
+    const float score = score_sweep(stage, query, scale, lane);
+    const int own = g + lane / 4;
+    if (lane % 4 == 0 && own < end) store_remote(gathered + static_cast<unsigned>(own) * 4, ordered_bits(score));
+    __syncwarp();
   }
   cluster_arrive();
   cluster_wait();
   if (cluster_rank() != 0) return;
+  empty_bins(shared.select.bins[0], thread, kSelectThreads);
+  empty_bins(shared.select.bins[1], thread, kSelectThreads);
   const Keys keys(shared.keys, 0, list.groups, list.groups);
-  const Choice choice = choose_keys<true>(shared.select, keys, static_cast<unsigned>(s.budget));
+  const Choice choice = choose_own(shared.select, shared.keys, list.groups, static_cast<unsigned>(s.budget));
   list.list_tail(s);
   emit_keys<true>(shared.select, keys, choice, [&](int group, int at) { list_group(list.list, kRatio, group, at); });
 }
 
 /// The choice of one row a cluster, from its scores.
-__global__ void LOCKSTEP_CLUSTER __launch_bounds__(kSelectThreads) select_cluster_kernel(AttendParams p) {
+__global__ void LOCKSTEP_CLUSTER(kCluster) __launch_bounds__(kSelectThreads) select_cluster_kernel(AttendParams p) {
   extern __shared__ uint4 memory[];
   auto& shared = *reinterpret_cast<SelectKeysShared*>(memory);
   trigger_next_grid();
@@ -283,128 +289,58 @@ __global__ void LOCKSTEP_CLUSTER __launch_bounds__(kSelectThreads) select_cluste
 constexpr int kScoreThreads = 256;
 constexpr int kScoreWarps = kScoreThreads / 32;
 constexpr int kScoreRows = 16;
+constexpr int kScoreBlocks = 2;  ///< of a multiprocessor
 
-/// A lane's quarter of an index key: of every 32 elements the eight from 8 * (lane % 4) on. Four lanes have a key.
-struct KeyPart {
-  uint4 words[kDim / 32];
-};
-
-/// score_key() by four lanes, with the queries in shared memory: what it reads of the keys is 16 bytes at a time.
-__device__ __forceinline__ float score_quarters(const KeyPart& part, const float* query, float scale, int lane) {
-  const int quarter = lane % 4;
-  float sums[kHeads][8];
-#pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-#pragma unroll
-    for (int e = 0; e < 8; ++e) sums[h][e] = 0.0F;
-  }
-#pragma unroll
-  for (int i = 0; i < kDim / 32; ++i) {
-    const unsigned words[4] = {part.words[i].x, part.words[i].y, part.words[i].z, part.words[i].w};
-    float key[8];
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      key[2 * w] = bits_float(words[w] << 16);
-      key[2 * w + 1] = bits_float(words[w] & 0xffff0000U);
-    }
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      const auto* q = reinterpret_cast<const float4*>(query + (h ^ quarter) * kDim + 32 * i + 8 * quarter);
-      const float4 a = q[0];
-      const float4 b = q[1];
-      sums[h][0] = canon_fma(a.x, key[0], sums[h][0]);
-      sums[h][1] = canon_fma(a.y, key[1], sums[h][1]);
-      sums[h][2] = canon_fma(a.z, key[2], sums[h][2]);
-      sums[h][3] = canon_fma(a.w, key[3], sums[h][3]);
-      sums[h][4] = canon_fma(b.x, key[4], sums[h][4]);
-      sums[h][5] = canon_fma(b.y, key[5], sums[h][5]);
-      sums[h][6] = canon_fma(b.z, key[6], sums[h][6]);
-      sums[h][7] = canon_fma(b.w, key[7], sums[h][7]);
-    }
-  }
-#pragma unroll
-  for (int e = 0; e < 8; ++e) {
-    sums[0][e] += __shfl_xor_sync(kAllLanes, sums[2][e], 2);
-    sums[1][e] += __shfl_xor_sync(kAllLanes, sums[3][e], 2);
-  }
-#pragma unroll
-  for (int e = 0; e < 8; ++e) sums[0][e] += __shfl_xor_sync(kAllLanes, sums[1][e], 1);
-#pragma unroll
-  for (int width = 4; width > 0; width /= 2) {
-#pragma unroll
-    for (int e = 0; e < width; ++e) sums[0][e] += sums[0][e + width];
-  }
-  const float dot = sums[0][0];                      // of head `quarter`
-  const float relu = dot > 0.0F ? dot : dot * 0.0F;  // keeps NaN
-  float total = 0.0F;
-#pragma unroll
-  for (int h = 0; h < kHeads; ++h) total += __shfl_sync(kAllLanes, relu, lane / 4 * 4 + h);
-  return total * scale;
-}
-
-/// Scores of few rows: a warp keeps the keys of kSweep groups while it goes through the rows that see them, and fetches
-/// the next ones meanwhile. Blocks share the groups.
-__global__ void __launch_bounds__(kScoreThreads, 2) score_few_kernel(AttendParams p) {
-  __shared__ float query[kScoreRows][kHeads * kDim];
+/// Scores of few rows: a warp has the keys of kSweep groups at a time and goes through the rows that see them. Blocks
+/// share the groups.
+__global__ void __launch_bounds__(kScoreThreads, kScoreBlocks) score_few_kernel(AttendParams p) {
+  extern __shared__ uint4 memory[];
   trigger_next_grid();
   wait_previous_grid();
   const AttentionShape& s = p.shape;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % 32;
+  const int lane = lane_id();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  auto& stages = reinterpret_cast<Stage(*)[kStages]>(memory)[warp];
   const float scale = canon_rsqrt(static_cast<float>(kDim));
   const int stride = static_cast<int>(gridDim.x) * (kScoreWarps * kSweep);
-  const int first = (static_cast<int>(blockIdx.x) * kScoreWarps + thread / 32) * kSweep + lane / 4;
-  const std::int64_t start = *p.runs[0].position;
-  const float4* from =
-      reinterpret_cast<const float4*>(p.index_q + static_cast<std::int64_t>(p.first_row) * (kHeads * kDim));
-  for (int i = thread; i < p.rows * kHeads * kDim / 4; i += kScoreThreads) {
-    reinterpret_cast<float4*>(query)[i] = from[i];
-  }
-  const std::uint64_t policy = once_policy();
+  const int first = (static_cast<int>(blockIdx.x) * kScoreWarps + warp) * kSweep;
+  QueryPart query;
+  int loaded = -1;
 #pragma unroll 1
   for (int r = 0; r < p.count; ++r) {
     const AttentionRun& run = p.runs[r];
-    const std::int64_t run_start = r == 0 ? start : *run.position;
     const int begin_row = run.first_row > p.first_row ? run.first_row : p.first_row;
     const int end_row =
         run.first_row + run.rows < p.first_row + p.rows ? run.first_row + run.rows : p.first_row + p.rows;
     if (begin_row >= end_row) continue;
+    const auto run_start = static_cast<int>(*run.position);
     // Groups of the run's last row of the piece; all exist, the store is done.
-    const auto all = static_cast<int>((run_start + end_row - run.first_row) / kRatio);
-    if (all <= s.budget) {
-      __syncthreads();
-      continue;
-    }
-    const auto fetch = [&](int g) {
-      const int there = g < all ? g : all - 1;
-      const std::byte* key = run.pages[there / kPerPage] + run.layer_offset + s.index_offset +
-                             there % kPerPage * (kDim * 2) + lane % 4 * 16;
-      KeyPart part;
-#pragma unroll
-      for (int i = 0; i < kDim / 32; ++i) {
-        asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                     : "=r"(part.words[i].x), "=r"(part.words[i].y), "=r"(part.words[i].z), "=r"(part.words[i].w)
-                     : "l"(key + 64 * i), "l"(policy));
-      }
-      return part;
-    };
-    KeyPart part = fetch(first);
-    __syncthreads();
-    // A warp's groups go together.
+    const int all = (run_start + end_row - run.first_row) / kRatio;
+    if (all <= s.budget) continue;
 #pragma unroll 1
-    for (int g = first; g - lane / 4 < all; g += stride) {
-      const KeyPart next = fetch(g + stride);
+    for (int i = 0; i < kStages - 1; ++i) fetch_sweep<true>(stages[i], s, run, first + i * stride, all, lane);
+    int at = 0;
+#pragma unroll 1
+    for (int g = first; g < all; g += stride) {
+      fetch_sweep<true>(stages[(at + kStages - 1) % kStages], s, run, g + (kStages - 1) * stride, all, lane);
 #pragma unroll 1
       for (int row = begin_row; row < end_row; ++row) {
-        const auto groups = static_cast<int>((run_start + row - run.first_row + 1) / kRatio);
+        const int groups = (run_start + row - run.first_row + 1) / kRatio;
         if (groups <= s.budget) continue;
-        const float score = score_quarters(part, query[row - p.first_row], scale, lane);
-        if (lane % 4 == 0 && g < groups) {
-          p.scratch.scores[(row - p.first_row) * p.scratch.most_groups + g] = score;
+        if (row != loaded) query.load(p.index_q + static_cast<std::int64_t>(row) * (kHeads * kDim), lane);
+        loaded = row;
+        wait_copies<kStages - 1>();
+        __syncwarp();
+        const float score = score_sweep(stages[at], query, scale, lane);
+        const int own = g + lane / 4;
+        if (lane % 4 == 0 && own < groups) {
+          p.scratch.scores[(row - p.first_row) * p.scratch.most_groups + own] = score;
         }
       }
-      part = next;
+      __syncwarp();
+      at = (at + 1) % kStages;
     }
+    wait_copies<0>();
   }
 }
 
@@ -416,9 +352,10 @@ __global__ void __launch_bounds__(kScoreThreads, 2) score_few_kernel(AttendParam
 
 bool score_few(Queue& queue, const AttendParams& p) {
   if (!published(p.shape) || p.rows > kScoreRows || p.scratch.most_groups > (1 << 28)) return false;
-  const auto blocks =
-      std::min<std::int64_t>(2 * queue.multiprocessors(), blocks_for(p.scratch.most_groups, kScoreWarps * kSweep));
-  launch(queue, score_few_kernel, {static_cast<unsigned>(blocks), 1, 1}, {kScoreThreads, 1, 1}, 0, p);
+  const auto blocks = std::min<std::int64_t>(kScoreBlocks * queue.multiprocessors(),
+                                             blocks_for(p.scratch.most_groups, kScoreWarps * kSweep));
+  launch(queue, score_few_kernel, {static_cast<unsigned>(blocks), 1, 1}, {kScoreThreads, 1, 1},
+         kScoreWarps * kStages * sizeof(Stage), p);
   return true;
 }
 

@@ -6,6 +6,7 @@
 // counting takes turns. Counts are integers, so their order means nothing.
 #pragma once
 
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/device.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -19,49 +20,8 @@ constexpr int kFirstShift = 12;  ///< bins of the first window
 constexpr int kWholeShift = 20;  ///< bins over all numbers
 constexpr int kPasses = 4;       ///< the first window, all numbers, and 20 bits more in two passes
 
-// Clusters are Hopper's: the code for older devices (and for newer ones, which compile that) does without these
-// kernels.
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#define LOCKSTEP_CLUSTER __cluster_dims__(kCluster, 1, 1)
-#else
-#define LOCKSTEP_CLUSTER
-#endif
-
-__device__ __forceinline__ void cluster_arrive() {
-  __syncwarp();
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void cluster_wait() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
 __device__ __forceinline__ int cluster_rank() {
   return static_cast<int>(blockIdx.x) % kCluster;
-}
-
-/// The address of block `rank`'s copy of a variable in shared memory.
-__device__ __forceinline__ unsigned remote(const void* mine, int rank) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(mine));
-  unsigned there = address;
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-#endif
-  return there;
-}
-__device__ __forceinline__ void store_remote(unsigned to, unsigned value) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
-#endif
-}
-__device__ __forceinline__ uint2 load_remote(unsigned from) {
-  uint2 value{};
-#if __CUDA_ARCH__ >= 900
-  asm volatile("ld.shared::cluster.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(from) : "memory");
-#endif
-  return value;
 }
 
 struct SelectShared {
@@ -71,7 +31,9 @@ struct SelectShared {
   uint2 totals[kCluster];  ///< keys of every block above and equal to the threshold
   uint2 warp_totals[kSelectWarps];
   unsigned warp_maxima[kSelectWarps];
-  unsigned bin, before, inside;  ///< the wanted key's bin, keys above it and in it; bin == kBins: there are too few
+  unsigned smallest, largest;      ///< of the wanted key's bin
+  unsigned candidates[32], count;  ///< its keys
+  unsigned bin, before, inside;    ///< the wanted key's bin, keys above it and in it; bin == kBins: there are too few
 };
 
 /// Prefix sums over a warp.
@@ -305,6 +267,105 @@ __device__ __forceinline__ Choice choose_keys(SelectShared& shared, const Keys& 
     if (shared.inside == wanted && top > last) return {top - last - 1, 0};
     shift = shift > 12 ? shift - 12 : 0;
   }
+}
+
+/// Whether a key is that of a finite number, and the number.
+__device__ __forceinline__ bool finite_key(unsigned key) {
+  return key >= 0x00800000U && key <= 0xff7fffffU;
+}
+__device__ __forceinline__ float key_value(unsigned key) {
+  return bits_float((key & 0x80000000U) != 0 ? key & 0x7fffffffU : ~key);
+}
+
+/// The bin of a key on a scale that is even in the scores: falls with the score, as every step of it does.
+__device__ __forceinline__ unsigned even_bin(unsigned key, float top, float scale) {
+  const auto bin = static_cast<unsigned>((top - key_value(key)) * scale);
+  return bin < kBins ? bin : kBins - 1;
+}
+
+/// Calls use(key) for all keys of a block, each by some thread.
+template <class Use>
+__device__ __forceinline__ void each_key(const unsigned* keys, int groups, Use use) {
+#pragma unroll 1
+  for (int i = 4 * static_cast<int>(threadIdx.x); i < groups; i += 4 * kSelectThreads) {
+    const uint4 four = *reinterpret_cast<const uint4*>(keys + i);
+    const unsigned key[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (i + k < groups) use(key[k]);
+    }
+  }
+}
+
+/// The choice of the `wanted` largest of up to 32 keys. By every warp for itself: a key is the wanted one if fewer are
+/// larger, and not fewer at least as large.
+__device__ __forceinline__ Choice choose_candidate(const unsigned* candidates, unsigned count, unsigned wanted) {
+  const int lane = lane_id();
+  const unsigned own = candidates[lane];
+  unsigned larger = 0;
+  unsigned equal = 0;
+#pragma unroll 4
+  for (int i = 0; i < static_cast<int>(count); ++i) {
+    const unsigned other = __shfl_sync(kAllLanes, own, i);
+    larger += other > own ? 1 : 0;
+    equal += other == own ? 1 : 0;
+  }
+  const bool is_it = lane < static_cast<int>(count) && larger < wanted && wanted <= larger + equal;
+  const int holder = __ffs(static_cast<int>(__ballot_sync(kAllLanes, is_it))) - 1;
+  return {__shfl_sync(kAllLanes, own, holder), wanted - __shfl_sync(kAllLanes, larger, holder)};
+}
+
+/// choose_keys() of a block alone, for usual scores in one pass: bins on a scale that is even in the scores hold few
+/// keys each, and a warp looks at those of the one that counts.
+__device__ __forceinline__ Choice choose_own(SelectShared& shared, const unsigned* all, int groups, unsigned wanted) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  unsigned most = 0;
+  unsigned least = ~0U;
+  each_key(all, groups, [&](unsigned key) {
+    most = key > most ? key : most;
+    least = key < least ? key : least;
+  });
+  most = __reduce_max_sync(kAllLanes, most);
+  least = __reduce_min_sync(kAllLanes, least);
+  if (lane == 0) shared.warp_totals[thread / 32] = make_uint2(most, least);
+  if (thread == 0) {
+    shared.smallest = ~0U;
+    shared.largest = 0;
+    shared.count = 0;
+  }
+  __syncthreads();
+  const uint2 of_warp = shared.warp_totals[lane % kSelectWarps];
+  most = __reduce_max_sync(kAllLanes, of_warp.x);
+  least = __reduce_min_sync(kAllLanes, of_warp.y);
+  if (most == least) {
+    __syncthreads();
+    return {most, wanted};
+  }
+  const float top = key_value(most);
+  const float scale = static_cast<float>(kBins - 1) / (top - key_value(least));
+  if (finite_key(most) && finite_key(least) && scale > 0.0F && scale < 1e30F) {
+    each_key(all, groups, [&](unsigned key) { atomicAdd(shared.bins[0] + even_bin(key, top, scale), 1U); });
+    find_own_bin(shared, 0, wanted);
+    const unsigned bin = shared.bin;
+    const unsigned inside = shared.inside;
+    const unsigned left = wanted - shared.before;
+    each_key(all, groups, [&](unsigned key) {
+      if (even_bin(key, top, scale) != bin) return;
+      if (inside <= 32) {
+        shared.candidates[atomicAdd(&shared.count, 1U)] = key;
+      } else {
+        atomicMin(&shared.smallest, key);
+        atomicMax(&shared.largest, key);
+      }
+    });
+    __syncthreads();
+    if (inside <= 32) return choose_candidate(shared.candidates, inside, left);
+    if (shared.smallest == shared.largest) return {shared.smallest, left};
+    empty_bins(shared.bins[0], thread, kSelectThreads);
+  }
+  __syncthreads();
+  return choose_keys<true>(shared, Keys(all, 0, groups, groups), wanted);
 }
 
 /// Calls take(group, place) for every chosen key of the block; places ascend with the groups of the cluster, or of the

@@ -51,7 +51,10 @@ struct DrawRows {
   float* exps = nullptr;           ///< [count, draw_padded(vocabulary)]
   double* sums = nullptr;          ///< [count, draw_segments(vocabulary), 32]: of each segment by itself
   SumSegment* segments = nullptr;  ///< the same shape
-  Drawn* drawn = nullptr;          ///< [count], on the device
+  Drawn* drawn = nullptr;          ///< [count], in memory that the device can write
+  // Of the first row, for a host and a step that do not wait; null: nobody asks.
+  std::int32_t* token = nullptr;  ///< the id, 0 where nothing could be drawn
+  std::uint32_t* told = nullptr;  ///< becomes 1 behind *drawn, in memory of the host
 };
 
 void draw_rows(Queue& queue, const DrawRows& rows);

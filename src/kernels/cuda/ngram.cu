@@ -11,7 +11,8 @@ constexpr std::size_t kMostStaged = 4096;
 
 struct GatherParams {
   PackedTable table;
-  const std::int64_t* ids;
+  const std::int64_t* ids;  ///< null: of `hashed`
+  HashedRows hashed;
   std::int64_t n;
   float* out;
   int words;   ///< of a row that is staged; 0: read where it is
@@ -35,11 +36,22 @@ __device__ __forceinline__ float row_value(const PackedTable& t, const std::byte
 __global__ void gather_kernel(GatherParams p) {
   extern __shared__ unsigned staged[];
   trigger_next_grid();
-  wait_previous_grid();
   const int item = warp_item();
   const int lane = lane_id();
+  // The host wrote it before the launch. Not cached: a recorded launch reads other contents every time.
+  std::uint64_t past = 0;
+  if (p.ids == nullptr && item < p.n) {
+    past = *static_cast<const volatile std::uint64_t*>(p.hashed.past + item / p.hashed.per);
+  }
+  wait_previous_grid();
   if (item >= p.n) return;
-  const std::int64_t id = p.ids[item];
+  std::int64_t id = 0;
+  if (p.ids != nullptr) {
+    id = p.ids[item];
+  } else {
+    const std::uint64_t mix = static_cast<std::uint64_t>(*p.hashed.token) * p.hashed.multiplier ^ past;
+    id = static_cast<std::int64_t>(mix % p.hashed.sizes[item] + p.hashed.offsets[item]);
+  }
   const std::int64_t inside = id & ((std::int64_t{1} << p.table.shift) - 1);
   const std::byte* row = p.table.chunks[id >> p.table.shift] + inside * static_cast<std::int64_t>(p.table.stride);
   if (p.words > 0) {
@@ -53,12 +65,21 @@ __global__ void gather_kernel(GatherParams p) {
   for (int i = lane; i < p.table.dim; i += 32) out[i] = row_value(p.table, row, i);
 }
 
+void gather(Queue& queue, GatherParams p) {
+  const std::size_t stride = p.table.stride;
+  const bool stages = stride <= kMostStaged;
+  if (stages) p.words = static_cast<int>(stride / 4);
+  launch_warps(queue, gather_kernel, p.n, p, stages ? kWarps * stride : 0);
+}
+
 }  // namespace
 
 void gather_rows(Queue& queue, const PackedTable& table, const std::int64_t* ids, std::int64_t n, float* out) {
-  const bool stages = table.stride <= kMostStaged;
-  const GatherParams p{table, ids, n, out, stages ? static_cast<int>(table.stride / 4) : 0, 0};
-  launch_warps(queue, gather_kernel, n, p, stages ? kWarps * table.stride : 0);
+  gather(queue, {table, ids, {}, n, out, 0, 0});
+}
+
+void gather_hashed(Queue& queue, const PackedTable& table, const HashedRows& rows, float* out) {
+  gather(queue, {table, nullptr, rows, rows.heads, out, 0, 0});
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -25,4 +25,17 @@ struct PackedTable {
 /// out [n, dim] = fma(scale, code, bias) of the rows ids [n], which are in the table. Both in device memory.
 void gather_rows(Queue& queue, const PackedTable& table, const std::int64_t* ids, std::int64_t n, float* out);
 
+/// The rows of a token that the device has drawn: heads of the same number of tokens follow each other.
+struct HashedRows {
+  std::uint64_t multiplier = 0;            ///< of the token itself
+  const std::uint64_t* sizes = nullptr;    ///< [heads], on the device
+  const std::uint64_t* offsets = nullptr;  ///< [heads], on the device
+  std::int64_t heads = 0, per = 1;         ///< of one number of tokens
+  const std::uint64_t* past = nullptr;     ///< artifact::ngram_past(), in page-locked memory written before the launch
+  const std::int32_t* token = nullptr;     ///< on the device
+};
+
+/// out [heads, dim] = the rows that docs/artifact.md, "N-gram hash", names for the token.
+void gather_hashed(Queue& queue, const PackedTable& table, const HashedRows& rows, float* out);
+
 }  // namespace lockstep::kernels::cuda

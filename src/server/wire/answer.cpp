@@ -36,7 +36,7 @@ OrderedJson choice_report(const ChoiceResult& choice) {
   out["accepted"] = summary.accepted;
   out["lanes"] = summary.lanes;
   out["ar_pipeline_active"] = pipeline;
-  out["ar_pipeline_variant"] = OrderedJson();  // streamed or resident, of a lane that the server declines
+  out["ar_pipeline_variant"] = OrderedJson();  // where the table is: the statistics of the model say it
   out["ple_hits"] = summary.ple_hits;
   out["ple_misses"] = summary.ple_misses;
   out["prompt_ids_sha256"] = choice.prompt_sha256;
