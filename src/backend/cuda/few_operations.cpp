@@ -1,7 +1,6 @@
 // Blocks and products of a few rows: the usual case of decoding.
 #include "backend/cuda/device_backend.hpp"
 #include "kernels/cuda/few_experts.hpp"
-#include "kernels/cuda/several.hpp"
 
 namespace lockstep::backend {
 namespace {
@@ -38,10 +37,6 @@ void DeviceBackend::multiply_into(const Matrix& matrix, Input& input, const cuda
     const cuda::ActivationRows* made = input.made(device.affine.group);
     cuda::few_product_into(queue_, device.affine, {made == nullptr ? input.x() : nullptr, made, nullptr, input.rows()},
                            tail);
-    return;
-  }
-  if (device.quantised && tail.streams <= cuda::kTailStreams && cuda::several_takes(device.affine, input.rows())) {
-    cuda::several_product_into(queue_, device.affine, input.quantised(device.affine.group), tail);
     return;
   }
   multiply({{matrix, input, tail.y}});
@@ -94,7 +89,7 @@ bool DeviceBackend::experts_few(const MoeWeights& weights, const float* u, std::
   const std::int64_t inner_rows = cuda::few_inner_rows(rows, ranks);
   auto* logits = scratch(0, rows, config_.experts);
   auto* shared_logit = scratch(2, rows, 1);
-  auto* choice = scratch<std::int32_t>(8, rows + 1, 4 * ranks + 4);
+  auto* choice = scratch<std::int32_t>(12, rows + 1, 4 * ranks + 4);  // nobody else's: it keeps its marks
   Input input(*this, u, rows, config_.hidden_size);
   Input inner(*this, nullptr, inner_rows, config_.expert_dim, 1);
   const cuda::ActivationRows& kept = input.to_fill(router.affine.group);

@@ -21,10 +21,29 @@ struct Stack {
 };
 
 /// Pairs (row, rank) sorted by expert, in device memory between the kernels.
+///
+/// The second kernel's blocks are there long before the first one ends, and need the choice to fetch their weights:
+/// word 1 becomes the layer's mark when the choice is complete, and the last reader of the second kernel (counted in
+/// word 2) takes the mark away. A mark that is found is this layer's and this step's: kernels of other layers have
+/// other marks, and no kernel of a step starts before those of the step before are done.
 struct Choice {
   std::int32_t* words;
   int pairs;
   __device__ __forceinline__ std::int32_t& run_count() const { return words[0]; }
+  __device__ __forceinline__ void complete(unsigned mark) const {
+    __threadfence();
+    atomicExch(reinterpret_cast<unsigned*>(words + 1), mark);
+  }
+  __device__ __forceinline__ void await(unsigned mark) const {
+    unsigned seen = 0;
+    while (seen != mark) {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(words + 1) : "memory");
+    }
+  }
+  __device__ __forceinline__ void read_by_one_of(unsigned readers) const {
+    const unsigned before = atomicInc(reinterpret_cast<unsigned*>(words + 2), readers - 1);
+    if (before == readers - 1) atomicExch(reinterpret_cast<unsigned*>(words + 1), 0U);
+  }
   __device__ __forceinline__ std::int32_t& expert(int run) const { return words[4 + run]; }
   __device__ __forceinline__ std::int32_t& first(int run) const { return words[4 + pairs + run]; }  ///< in order
   __device__ __forceinline__ std::int32_t& order(int place) const { return words[4 + 2 * pairs + place]; }
@@ -41,6 +60,7 @@ struct InnerParams {
   std::int32_t* choice;
   int tokens, experts, ranks, chunks, segments, inner_chunks, blocks;
   unsigned segment_part;  ///< of part_of()
+  unsigned mark;          ///< of Choice
 };
 
 /// The parts' memory serves the router's values first.
@@ -53,8 +73,25 @@ __host__ __device__ constexpr int steps_room(int steps) {
   return (steps + 1) / 2 * 2;
 }
 
+/// By all threads of a block.
+__device__ __forceinline__ void store_choice(const Routing& routing, const Choice& out, unsigned mark) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) out.run_count() = routing.runs;
+  if (thread < out.pairs) {
+    if (thread < routing.runs) {
+      out.expert(thread) = routing.expert[thread];
+      out.first(thread) = routing.first[thread];
+    }
+    out.order(thread) = routing.order[thread];
+    out.weights()[thread] = routing.weights[thread];
+  }
+  __syncthreads();
+  if (thread == 0) out.complete(mark);
+}
+
 /// One unit a round: 64 gate values and 64 up values of one expert for its rows, one warp per tile and segment, the
-/// gate tile and then the up tile.
+/// gate tile and then the up tile. The last block only writes the choice down: waiting until others can see it would
+/// hold up a block with a unit.
 template <int kTokens>
 __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) {
   extern __shared__ __align__(16) std::byte memory[];
@@ -86,7 +123,7 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
     stage_tile<4>(stages + half * kStage, stack.codes + expert * stack.code_stride + chunk * 512,
                   stack.pairs + expert * stack.pair_stride + chunk * 64, chunks, kSegmentChunks, lane);
   };
-  const bool early = block < p.inner_chunks;
+  const bool early = block < p.inner_chunks && block < p.blocks;
   const auto start_both = [&] {
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
@@ -103,6 +140,11 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
   copies_made();
   choose(routing, reinterpret_cast<float(*)[kMostExperts]>(parts), p);
   const int pairs = p.tokens * p.ranks;
+  if (block == p.blocks) {
+    wait_copies<0>();
+    store_choice(routing, {p.choice, pairs}, p.mark);
+    return;
+  }
   const int units = (routing.runs + 1) * p.inner_chunks;
   if (early) {
     wait_copies<0>();
@@ -111,18 +153,6 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
     wait_copies<2>();
   }
   __syncthreads();
-  if (block == 0) {
-    const Choice out{p.choice, pairs};
-    if (thread == 0) out.run_count() = routing.runs;
-    if (thread < pairs) {
-      if (thread < routing.runs) {
-        out.expert(thread) = routing.expert[thread];
-        out.first(thread) = routing.first[thread];
-      }
-      out.order(thread) = routing.order[thread];
-      out.weights()[thread] = routing.weights[thread];
-    }
-  }
   const int row = lane / 4;
   const int quad = lane % 4;
   int round = 0;
@@ -199,10 +229,11 @@ struct DownParams {
   Stack down, shared_down;
   const std::byte* digits;
   const std::byte* steps;
-  const std::int32_t* choice;
+  std::int32_t* choice;
   const float* shared_logit;
   Tail tail;
   int tokens, ranks, chunks, hidden;
+  unsigned mark;  ///< of Choice
 };
 
 constexpr int kDownWarps = 12;
@@ -212,6 +243,7 @@ constexpr int kDownChunks = 10;  ///< most of an inner row
 template <int kTokens, int kRows>
 __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownParams p) {
   extern __shared__ __align__(16) std::byte memory[];
+  __shared__ Arrival arrivals[kDownWarps];
   trigger_next_grid();
   constexpr int kWeights = few_stage_bytes<4>(kDownChunks);
   constexpr int kRowBytes = kDownChunks * (kChunkDigits + 8);
@@ -226,12 +258,30 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
   std::byte* slot = memory + warp * kSlot;
   const std::int64_t chunk = static_cast<std::int64_t>(tile) * p.chunks;
   // The shared expert's tile is known in advance.
-  if (warp == 0) {
-    stage_tile<4>(slot, p.shared_down.codes + chunk * 512, p.shared_down.pairs + chunk * 64, p.chunks, kDownChunks,
-                  lane);
+  Arrival& arrival = arrivals[warp];
+  if (lane == 0) {
+    arrival_init(arrival);
+    if (warp == 0) {
+      stage_tile_at_once<4>(slot, p.shared_down.codes + chunk * 512, p.shared_down.pairs + chunk * 64, p.chunks,
+                            kDownChunks, arrival);
+    }
   }
+  const Choice choice{words, pairs};
+  const auto stage_run = [&](int run) {
+    const std::int64_t expert = choice.expert(run);
+    stage_tile_at_once<4>(slot, p.down.codes + expert * p.down.code_stride + chunk * 512,
+                          p.down.pairs + expert * p.down.pair_stride + chunk * 64, p.chunks, kDownChunks, arrival);
+  };
+  // The choice is known long before the inner rows are: the first weights are on their way meanwhile.
+  const Choice made{p.choice, pairs};
+  if (thread == 0) made.await(p.mark);
+  __syncthreads();
+  for (int i = thread; i < 4 * pairs + 4; i += 32 * kDownWarps) words[i] = __ldcg(p.choice + i);
+  __syncthreads();
+  if (thread == 0) made.read_by_one_of(gridDim.x);
+  const int runs = choice.run_count();
+  if (lane == 0 && warp > 0 && warp <= runs) stage_run(warp - 1);
   wait_previous_grid();
-  for (int i = thread; i < 4 * pairs + 4; i += 32 * kDownWarps) words[i] = p.choice[i];
   // What the end needs is on its way from the start.
   const int t = thread / 16;
   const int r = tile * 16 + thread % 16;
@@ -242,22 +292,18 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
     shared_logit = p.shared_logit[t];
     if (p.tail.x != nullptr) tail.load(p.tail.x, p.tail.inject, p.tail.streams, t, p.hidden, r);
   }
-  __syncthreads();
-  const Choice choice{words, pairs};
-  const int runs = choice.run_count();
   const int row = lane / 4;
   const int quad = lane % 4;
+  int round = 0;
 #pragma unroll 1
-  for (int item = warp; item <= runs; item += kDownWarps) {
+  for (int item = warp; item <= runs; item += kDownWarps, ++round) {
     const int run = item - 1;
     int first = 0;
     int count = p.tokens;
     if (run >= 0) {
-      const std::int64_t expert = choice.expert(run);
       first = choice.first(run);
       count = (run + 1 < runs ? choice.first(run + 1) : pairs) - first;
-      stage_tile<4>(slot, p.down.codes + expert * p.down.code_stride + chunk * 512,
-                    p.down.pairs + expert * p.down.pair_stride + chunk * 64, p.chunks, kDownChunks, lane);
+      if (lane == 0 && round > 0) stage_run(run);
     }
     const auto row_of = [&](int k) { return run < 0 ? pairs + k : choice.order(first + k); };
 #pragma unroll 1
@@ -279,6 +325,7 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
       copies_made();
       wait_copies<0>();
       __syncwarp();
+      arrival_wait(arrival, round & 1);
       const auto at_row = [&](int column) {
         const int k = Columns<kRows>::token(column);
         return rows + (k < here ? k : 0) * kRowBytes;
@@ -329,6 +376,11 @@ Stack stack_of(const AffineWeights& weights) {
           static_cast<std::int64_t>(weights.matrix_pair_bytes())};
 }
 
+unsigned mark_of(const FewExperts& e) {
+  const auto mark = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(e.down->codes) >> 8);
+  return mark == 0 ? 1 : mark;
+}
+
 bool usual(const AffineWeights& weights) {
   return weights.bits == 4 && weights.group == 64 && !weights.wide_pairs && weights.cols % 64 == 0;
 }
@@ -356,6 +408,7 @@ void few_experts_inner(Queue& queue, const FewExperts& e, const float* logits, c
   p.inner_digits = static_cast<std::uint8_t*>(inner.digits);
   p.inner_steps = static_cast<float2*>(inner.steps);
   p.choice = choice;
+  p.mark = mark_of(e);
   p.tokens = static_cast<int>(e.rows);
   p.experts = static_cast<int>(e.gate->count);
   p.ranks = static_cast<int>(e.ranks);
@@ -364,7 +417,7 @@ void few_experts_inner(Queue& queue, const FewExperts& e, const float* logits, c
   p.segment_part = part_factor(p.segments);
   p.inner_chunks = static_cast<int>(e.gate->rows / 64);
   const std::int64_t most = (std::min(e.gate->count, e.rows * e.ranks) + 1) * p.inner_chunks;
-  p.blocks = static_cast<int>(std::min<std::int64_t>(most, queue.multiprocessors()));
+  p.blocks = static_cast<int>(std::min<std::int64_t>(most, std::max(queue.multiprocessors() - 1, 1)));
   const int columns = p.tokens == 1 ? 1 : 4;
   const auto warps = static_cast<std::size_t>(p.segments * kUnitTiles);
   const int parts = parts_floats(static_cast<int>(warps) * columns * 64, p.tokens);
@@ -372,12 +425,12 @@ void few_experts_inner(Queue& queue, const FewExperts& e, const float* logits, c
                              static_cast<std::size_t>(parts) * sizeof(float) +
                              static_cast<std::size_t>(p.tokens * p.chunks) * kChunkDigits +
                              static_cast<std::size_t>(steps_room(p.tokens * p.chunks)) * 8 + sizeof(Routing);
-  const Extent grid{static_cast<unsigned>(p.blocks), 1, 1};
+  const Extent grid{static_cast<unsigned>(p.blocks) + 1, 1, 1};
   const Extent block{static_cast<unsigned>(32 * warps), 1, 1};
   launch(queue, p.tokens == 1 ? inner_kernel<1> : inner_kernel<4>, grid, block, shared, p);
 }
 
-void few_experts_down(Queue& queue, const FewExperts& e, const ActivationRows& inner, const std::int32_t* choice,
+void few_experts_down(Queue& queue, const FewExperts& e, const ActivationRows& inner, std::int32_t* choice,
                       const float* shared_logit, const Tail& tail) {
   DownParams p{};
   p.down = stack_of(*e.down);
@@ -385,6 +438,7 @@ void few_experts_down(Queue& queue, const FewExperts& e, const ActivationRows& i
   p.digits = static_cast<const std::byte*>(inner.digits);
   p.steps = static_cast<const std::byte*>(inner.steps);
   p.choice = choice;
+  p.mark = mark_of(e);
   p.shared_logit = shared_logit;
   p.tail.y = tail.y;
   p.tail.x = tail.x;

@@ -27,7 +27,7 @@ struct FewExperts {
 [[nodiscard]] constexpr std::int64_t few_inner_rows(std::int64_t rows, std::int64_t ranks) {
   return rows * (ranks + 1);
 }
-/// 32-bit values of the choice that passes from the first kernel to the second.
+/// 32-bit values of the choice that passes from the first kernel to the second; zeros at first.
 [[nodiscard]] constexpr std::int64_t few_choice_words(std::int64_t rows, std::int64_t ranks) {
   return 4 * rows * ranks + 4;
 }
@@ -37,7 +37,7 @@ struct FewExperts {
 void few_experts_inner(Queue& queue, const FewExperts& experts, const float* logits, const ActivationRows& x,
                        const ActivationRows& inner, std::int32_t* choice);
 /// The weighted sum of the experts' outputs, to the tail.
-void few_experts_down(Queue& queue, const FewExperts& experts, const ActivationRows& inner, const std::int32_t* choice,
+void few_experts_down(Queue& queue, const FewExperts& experts, const ActivationRows& inner, std::int32_t* choice,
                       const float* shared_logit, const Tail& tail);
 
 }  // namespace lockstep::kernels::cuda

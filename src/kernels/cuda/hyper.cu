@@ -1,6 +1,6 @@
 #include "kernels/cuda/hyper.hpp"
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/bulk.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -29,8 +29,9 @@ __device__ __forceinline__ float weight_of(const uint4& eight, int i) {
 }
 
 /// Norm of the wide rows in shared memory, by all warps; then one output row of the down and inject matrices for each
-/// of the first kDownRows warps. What is read is under way before anything is used: through shared memory, since loads
-/// to registers that follow each other closely wait for each other. The norm's few weights are in registers.
+/// of the first kDownRows warps. Weights and rows come by bulk copies, the norm's few weights to registers. All blocks
+/// read the same rows at the same time: each begins at another stream, so that they do not meet in one place of the
+/// second-level cache.
 ///
 /// Normed values lie in the order of the weights (DenseWeights as f32), so that a lane reads four at once.
 template <int kTokens>
@@ -38,23 +39,34 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   // [kTokens, streams * hidden], then [kDownRows][chunks][lane][16 bytes] of weights.
   extern __shared__ __align__(16) float wide[];
   __shared__ float inverses[kTokens][kStreams];
+  __shared__ Arrival weights_here, rows_here[kTokens];
   trigger_next_grid();
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int warp = thread / 32;
-  const int row = static_cast<int>(blockIdx.x) * kDownRows + warp;
-  const int rows = warp < kDownRows ? p.lowrank + (p.inject == nullptr ? 0 : kStreams) : 0;  // of interest to the warp
+  const int first_row = static_cast<int>(blockIdx.x) * kDownRows;
+  const int row = first_row + warp;
+  const int all_rows = p.lowrank + (p.inject == nullptr ? 0 : kStreams);
+  const int rows = warp < kDownRows ? all_rows : 0;  // of interest to the warp
   const int size = kStreams * p.hidden;
-  const int quads = size / 4;
-  auto* weights = reinterpret_cast<uint4*>(wide + kTokens * size) + warp * p.down_chunks * 32 + lane;
+  auto* weights = reinterpret_cast<uint4*>(wide + kTokens * size);
   // What is constant comes before the previous kernel has ended.
-  if (row < rows) {
-    const uint4* from = row < p.lowrank
-                            ? p.down + static_cast<std::int64_t>(row) * p.down_chunks * 32
-                            : p.inject_weights + static_cast<std::int64_t>(row - p.lowrank) * p.down_chunks * 32;
+  if (thread == 0) {
+    arrival_init(weights_here);
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) arrival_init(rows_here[t]);
+    const int here = all_rows - first_row < kDownRows ? all_rows - first_row : kDownRows;
+    const std::int64_t row_size = static_cast<std::int64_t>(p.down_chunks) * 32;
+    const auto row_bytes = static_cast<unsigned>(p.down_chunks * 512);
     const std::uint64_t policy = once_policy();
-#pragma unroll 2
-    for (int i = 0; i < p.down_chunks; ++i) copy_once_soon(weights + i * 32, from + i * 32 + lane, policy);
+    arrival_begin(weights_here, static_cast<unsigned>(here) * row_bytes);
+#pragma unroll 1
+    for (int i = 0; i < here; ++i) {
+      const int at = first_row + i;
+      const uint4* from = at < p.lowrank ? p.down + at * row_size : p.inject_weights + (at - p.lowrank) * row_size;
+      bulk_copy_once(weights + i * row_size, from, row_bytes, weights_here, policy);
+    }
+    arrival_sent(weights_here);
   }
   // The norm's weights of the warp's chunks; in shared memory they would leave no room for the kernel in front.
   float norm[kChunksAWarp][8];
@@ -65,16 +77,25 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) norm[k][j] = __ldg(p.norm + chunk * 256 + 32 * j + lane);
   }
-  copies_made();
-  wait_previous_grid();
-#pragma unroll 2
-  for (int i = thread; i < kTokens * quads; i += kDownThreads) copy_soon(wide + 4 * i, p.x + 4 * i);
-  copies_made();
-  wait_copies<0>();
   __syncthreads();
+  wait_previous_grid();
+  if (thread == 0) {
+    const auto bytes = static_cast<unsigned>(p.hidden) * 4;
+#pragma unroll 1
+    for (int t = 0; t < kTokens; ++t) {
+      arrival_begin(rows_here[t], kStreams * bytes);
+#pragma unroll 1
+      for (int i = 0; i < kStreams; ++i) {
+        const int at = t * size + (i + static_cast<int>(blockIdx.x)) % kStreams * p.hidden;
+        bulk_copy(wide + at, p.x + at, bytes, rows_here[t]);
+      }
+      arrival_sent(rows_here[t]);
+    }
+  }
 #pragma unroll 1
   for (int item = warp; item < kTokens * kStreams; item += kDownWarps) {
     const float* x = wide + item * p.hidden;
+    arrival_wait(rows_here[item / kStreams], 0);
     float sum = 0.0F;
     int i = lane;
 #pragma unroll 1
@@ -95,6 +116,8 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
     }
   }
   __syncthreads();
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) arrival_wait(rows_here[t], 0);
   // A warp takes whole chunks of 256, in place: only its own lanes read what it overwrites.
   const auto stream_of = [&](int at) {
     return (at >= p.hidden ? 1 : 0) + (at >= 2 * p.hidden ? 1 : 0) + (at >= 3 * p.hidden ? 1 : 0);
@@ -128,16 +151,30 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   float sums[kTokens];
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) sums[t] = 0.0F;
-#pragma unroll 4
-  for (int chunk = 0; chunk < p.down_chunks; ++chunk) {
-    const uint4 eight = weights[chunk * 32];
-    float4 x[kTokens][2];
+  weights += warp * p.down_chunks * 32 + lane;
+  arrival_wait(weights_here, 0);
+  const auto load = [&](int chunk, float4(&x)[kTokens][2]) {
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
       const auto* from = reinterpret_cast<const float4*>(wide + t * size + chunk * 256) + lane;
       x[t][0] = from[0];
       x[t][1] = from[32];
     }
+    return weights[chunk * 32];
+  };
+  // One long sum a lane: the next operands are there when the one before is done.
+  float4 next_x[kTokens][2];
+  uint4 next = load(0, next_x);
+#pragma unroll 2
+  for (int chunk = 0; chunk < p.down_chunks; ++chunk) {
+    const uint4 eight = next;
+    float4 x[kTokens][2];
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      x[t][0] = next_x[t][0];
+      x[t][1] = next_x[t][1];
+    }
+    next = load(chunk + 1 < p.down_chunks ? chunk + 1 : chunk, next_x);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float weight = weight_of(eight, j);
