@@ -27,6 +27,8 @@ class Usual {
     rig.hyper.down = dense(c.hc_lowrank, c.wide_size());
     rig.hyper.up = dense(c.wide_size(), c.hc_lowrank);
     rig.hyper.inject = dense(c.streams, c.wide_size());
+    rig.ple.key = dense(c.wide_size(), c.ple_dim);
+    rig.ple.value = dense(h, c.ple_dim);
     rig.delta.qkv = affine(c.conv_channels(), h);
     rig.delta.z = affine(c.value_size(), h);
     rig.delta.a = affine(c.linear_value_heads, h);
@@ -71,6 +73,11 @@ void compare_blocks(Usual& pair, unsigned seed, std::int64_t sequences, std::int
       x = std::move(expected);
       for (float& value : x) value = std::clamp(value, -50.0F, 50.0F);
     };
+    // States that no operation has written since are read earlier.
+    const std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows), step);
+    if (step % 2 == 0) expect_same(name("embed"), cpu.embed(tokens), cuda.embed(tokens));
+    const auto e = source.values(rows * c.ple_dim);
+    compare("n-gram layer", cpu.ple(e, runs, x, capture), cuda.ple(e, runs, x, capture));
     compare("GDN block", cpu.delta_block(x, runs, capture), cuda.delta_block(x, runs, capture));
     compare("experts block", cpu.experts_block(x, rows), cuda.experts_block(x, rows));
     compare("attention block", cpu.attention_block(x, runs), cuda.attention_block(x, runs));
@@ -87,6 +94,8 @@ void compare_blocks(Usual& pair, unsigned seed, std::int64_t sequences, std::int
       part("state", a.delta, b.delta);
       part("next state", a.next, b.next);
       part("columns", a.conv, b.conv);
+      part("n-gram columns", a.ple, b.ple);
+      part("captured n-gram columns", a.captured_ple, b.captured_ple);
       part("captured keys", a.keys, b.keys);
       part("captured deltas", a.deltas, b.deltas);
       part("captured decays", a.decays, b.decays);
@@ -105,6 +114,77 @@ TEST_F(Cuda, BlocksOfSeveralSequences) {
   Usual pair(50, next(), wide_config());
   for (const std::int64_t sequences : {2, 4, 5, 18}) {
     compare_blocks(pair, static_cast<unsigned>(50 + sequences), sequences, sequences == 4 ? 1 : 3);
+  }
+}
+
+/// Ratios of value heads to key heads that the published model does not have.
+TEST_F(Cuda, BlocksOfOtherHeads) {
+  for (const std::int64_t ratio : {1, 2}) {
+    artifact::ModelConfig c = wide_config();
+    c.linear_value_heads = ratio * c.linear_key_heads;
+    Usual pair(70 + static_cast<unsigned>(ratio), next(), c);
+    compare_blocks(pair, 72, 1, 1);
+    compare_blocks(pair, 73, 3, 4);
+  }
+}
+
+/// Passes over a few states right behind each other, without a wait: what a pass reads early, the last one has written.
+/// The outputs of the last pass and all states, as one list.
+std::vector<float> run_passes(Rig& rig, unsigned seed) {
+  constexpr std::int64_t kStates = 3;
+  constexpr std::int64_t kMostRows = 4;
+  const artifact::ModelConfig& c = rig.config;
+  Source source(seed);
+  Side side(rig, kStates, 8, StateType::BF16);
+  Array u(*rig.backend, source.values(kMostRows * c.hidden_size));
+  Array y(*rig.backend, kMostRows * c.hidden_size);
+  Array x(*rig.backend, kMostRows * c.wide_size());
+  std::array<bool, kStates> swapped{};
+  for (int pass = 0; pass < 24; ++pass) {
+    const bool capture = source.below(4) == 0;
+    const std::int64_t rows = capture || source.below(3) == 0 ? 1 + source.below(kMostRows) : 1;
+    const std::int64_t keep = capture ? source.below(rows + 1) : 0;
+    const std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows), pass);
+    rig.backend->embed(*rig.embedding, tokens, x.data());
+    std::array<DeltaSlot, kStates> slots;
+    for (std::size_t i = 0; i < kStates; ++i) {
+      State& s = side.state(i);
+      float* state = swapped.at(i) ? s.next.data() : s.delta.data();
+      float* other = swapped.at(i) ? s.delta.data() : s.next.data();
+      DeltaSlot& slot = slots.at(i);
+      slot.run = {0, rows};
+      slot.state = state;
+      slot.next_state = capture ? other : state;
+      slot.conv = {s.conv.data(), capture ? s.captured_conv.data() : nullptr};
+      if (capture) {
+        slot.keys = s.keys.data();
+        slot.deltas = s.deltas.data();
+        slot.decays = s.decays.data();
+      }
+      rig.backend->delta_net(rig.delta, u.data(), {&slot, 1}, rows, y.data());
+    }
+    if (!capture) continue;
+    for (std::size_t i = 0; i < kStates; ++i) {
+      rig.backend->commit_delta(slots.at(i), keep);
+      rig.backend->commit_conv(slots.at(i).conv, c.conv_kernel - 1, c.conv_channels(), keep);
+      swapped.at(i) = !swapped.at(i);
+    }
+  }
+  std::vector<float> all = y.values();
+  for (std::size_t i = 0; i < kStates; ++i) {
+    State& s = side.state(i);
+    for (Array* array : {swapped.at(i) ? &s.next : &s.delta, &s.conv}) {
+      const auto values = array->values();
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  }
+  return all;
+}
+
+TEST_F(Cuda, PassesRightBehindEachOther) {
+  Usual pair(80, next(), wide_config());
+  for (const unsigned seed : {81U, 82U, 83U}) {
+    expect_same(fmt::format("seed {}", seed), run_passes(pair.cpu, seed), run_passes(pair.device, seed));
   }
 }
 

@@ -263,6 +263,7 @@ void DeviceBackend::lookup(const Matrix& matrix, std::span<const std::int32_t> i
 void DeviceBackend::lookup_ids(const Matrix& matrix, const std::int32_t* ids, std::int64_t n, std::int64_t copies,
                                float* out) {
   const auto& device = static_cast<const DeviceMatrix&>(matrix);
+  written_.clear();
   if (device.quantised) {
     cuda::affine_lookup(queue_, device.affine, ids, n, copies, out);
   } else {

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "backend/cuda/cuda_backend.hpp"
@@ -195,6 +196,8 @@ class DeviceBackend final : public Backend, public DrawsAhead {
   /// A site's products of its many normed rows n in one launch; false when they are not for that.
   bool multiply_both(const HyperWeights& weights, const float* n, std::int64_t rows, float* low, float* inject);
   [[nodiscard]] kernels::cuda::DeltaShape delta_shape() const;
+  /// Whether no operation since the last lookup has written these states and columns (Queue); now one does.
+  bool take_settled(std::span<const DeltaSlot> slots);
   [[nodiscard]] kernels::cuda::AttentionShape attention_shape() const;
   /// Positions and page tables on the device; nothing moves when they are those of the last call.
   std::vector<kernels::cuda::AttentionRun> attention_runs(std::span<const AttentionSlot> slots);
@@ -218,11 +221,12 @@ class DeviceBackend final : public Backend, public DrawsAhead {
   Scratch tokens_, row_ids_, tables_, staging_, readers_;
   Scratch draw_requests_, draw_heads_, draw_exps_, draw_sums_, draw_segments_, drawn_;
   std::uint64_t rows_drawn_ = 0;
-  BufferPtr ahead_, ahead_tokens_;         ///< page-locked, a half a slot; on the device, a token a slot
-  std::array<bool, kSlots> awaited_{};     ///< slots whose token nobody has waited for
-  std::optional<std::size_t> ahead_slot_;  ///< of the step that is being handed over
-  std::size_t ahead_used_ = 0;             ///< of its half
-  Scratch hash_;                           ///< sizes and offsets of hash_of_
+  std::unordered_set<const float*> written_;  ///< states and columns, since the last lookup
+  BufferPtr ahead_, ahead_tokens_;            ///< page-locked, a half a slot; on the device, a token a slot
+  std::array<bool, kSlots> awaited_{};        ///< slots whose token nobody has waited for
+  std::optional<std::size_t> ahead_slot_;     ///< of the step that is being handed over
+  std::size_t ahead_used_ = 0;                ///< of its half
+  Scratch hash_;                              ///< sizes and offsets of hash_of_
   const artifact::NgramHash* hash_of_ = nullptr;
   std::vector<std::int64_t> last_tables_;  ///< what tables_ holds
   const std::int64_t* last_tables_at_ = nullptr;

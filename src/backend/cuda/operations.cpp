@@ -7,6 +7,7 @@
 #include "kernels/cpu/kernels.hpp"
 #include "kernels/cuda/few_delta.hpp"
 #include "kernels/cuda/hyper.hpp"
+#include "kernels/cuda/ngram_few.hpp"
 #include "kernels/cuda/residual.hpp"
 #include "kernels/cuda/tiles.hpp"
 
@@ -49,18 +50,33 @@ void DeviceBackend::ple_inject(const PleWeights& weights, const float* e, std::s
   auto* gated = scratch(2, rows, wide);
   auto* normed = scratch(3, rows, wide);
   auto* conv = scratch(4, rows, wide);
-  Input embedded(*this, e, rows, config_.ple_dim);
-  multiply({{*weights.key, embedded, key}, {*weights.value, embedded, value}});
-  cuda::rms_norm(queue_, key, weights.norm_key->floats(), rows, config_.streams, hidden, eps, key);
-  cuda::rms_norm(queue_, x, weights.norm_query->floats(), rows, config_.streams, hidden, eps, normed);
-  cuda::ple_gate(queue_, key, normed, value, rows, config_.streams, hidden, gated);
-  cuda::rms_norm(queue_, gated, weights.norm_conv->floats(), rows, config_.streams, hidden, eps, normed);
   std::vector<cuda::ConvRun> runs;
   for (const PleSlot& slot : slots) {
     runs.push_back({slot.conv.columns, slot.conv.captured, static_cast<std::int32_t>(slot.run.first_row),
                     static_cast<std::int32_t>(slot.run.rows)});
   }
   const cuda::ConvShape shape{wide, static_cast<int>(config_.ple_conv_kernel), static_cast<int>(config_.ngram_size)};
+  const auto& key_matrix = static_cast<const DeviceMatrix&>(*weights.key);
+  const auto& value_matrix = static_cast<const DeviceMatrix&>(*weights.value);
+  const cuda::NgramLayer layer{&key_matrix.dense,
+                               &value_matrix.dense,
+                               weights.norm_key->floats(),
+                               weights.norm_query->floats(),
+                               weights.norm_conv->floats(),
+                               weights.conv->floats(),
+                               static_cast<int>(config_.streams),
+                               static_cast<int>(hidden),
+                               eps};
+  if (!key_matrix.quantised && !value_matrix.quantised && cuda::ngram_few_takes(layer, shape, rows)) {
+    cuda::ngram_few(queue_, layer, e, runs, rows, key, value, x);
+    return;
+  }
+  Input embedded(*this, e, rows, config_.ple_dim);
+  multiply({{*weights.key, embedded, key}, {*weights.value, embedded, value}});
+  cuda::rms_norm(queue_, key, weights.norm_key->floats(), rows, config_.streams, hidden, eps, key);
+  cuda::rms_norm(queue_, x, weights.norm_query->floats(), rows, config_.streams, hidden, eps, normed);
+  cuda::ple_gate(queue_, key, normed, value, rows, config_.streams, hidden, gated);
+  cuda::rms_norm(queue_, gated, weights.norm_conv->floats(), rows, config_.streams, hidden, eps, normed);
   cuda::conv_silu(queue_, runs, shape, normed, weights.conv->floats(), conv);
   cuda::add_sum(queue_, x, gated, conv, rows * wide);
 }
@@ -141,6 +157,18 @@ void DeviceBackend::delta_net(const DeltaWeights& weights, const float* u, std::
   delta_into(weights, u, slots, rows, {y, nullptr, nullptr, 0});
 }
 
+bool DeviceBackend::take_settled(std::span<const DeltaSlot> slots) {
+  bool settled = true;
+  for (const DeltaSlot& slot : slots) {
+    settled = settled && !written_.contains(slot.state) && !written_.contains(slot.conv.columns);
+  }
+  for (const DeltaSlot& slot : slots) {
+    written_.insert(slot.next_state);
+    written_.insert(slot.conv.columns);
+  }
+  return settled;
+}
+
 void DeviceBackend::delta_into(const DeltaWeights& weights, const float* u, std::span<const DeltaSlot> slots,
                                std::int64_t rows, const cuda::Tail& tail) {
   const cuda::DeltaShape shape = delta_shape();
@@ -173,10 +201,11 @@ void DeviceBackend::delta_into(const DeltaWeights& weights, const float* u, std:
   const auto& out = static_cast<const DeviceMatrix&>(*weights.out);
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   Input output(*this, o, rows, values);
+  const bool settled = take_settled(slots);
   if (out.quantised && out.affine.group == 64 && cuda::few_delta_takes(convs, shape, kernel)) {
     auto* readers = static_cast<std::uint32_t*>(
         readers_.bytes(*this, static_cast<std::size_t>(cuda::kFewDeltaRuns * shape.key_heads) * sizeof(std::uint32_t)));
-    const cuda::FewDeltaInput few{qkv, z, gates, weights.conv->floats(), weights.norm->floats(), eps, readers};
+    const cuda::FewDeltaInput few{qkv, z, gates, weights.conv->floats(), weights.norm->floats(), eps, readers, settled};
     cuda::few_delta(queue_, convs, runs, shape, few, output.to_fill(64));
     multiply_into(*weights.out, output, tail);
     return;
@@ -200,6 +229,7 @@ void DeviceBackend::delta_into(const DeltaWeights& weights, const float* u, std:
 }
 
 void DeviceBackend::commit_delta(const DeltaSlot& slot, std::int64_t keep) {
+  written_.insert(slot.next_state);
   cuda::delta_replay(
       queue_,
       {slot.state, slot.next_state, slot.keys, slot.deltas, slot.decays, 0, static_cast<std::int32_t>(slot.run.rows)},
@@ -207,6 +237,7 @@ void DeviceBackend::commit_delta(const DeltaSlot& slot, std::int64_t keep) {
 }
 
 void DeviceBackend::commit_conv(const ConvSlot& slot, std::int64_t history, std::int64_t channels, std::int64_t keep) {
+  written_.insert(slot.columns);
   cuda::commit_conv(queue_, slot.columns, slot.captured, history, channels, keep);
 }
 

@@ -145,7 +145,7 @@ struct RowList {
 
 /// Clusters of the first row_blocks blocks: scores and choice of one row each. The others: vectors of the rows, one a
 /// warp.
-__global__ void LOCKSTEP_CLUSTER __launch_bounds__(kSelectThreads) choose_kernel(ChooseParams p) {
+__global__ void LOCKSTEP_CLUSTER(kCluster) __launch_bounds__(kSelectThreads) choose_kernel(ChooseParams p) {
   extern __shared__ uint4 memory[];
   auto& shared = *reinterpret_cast<ChooseShared*>(memory);
   trigger_next_grid();
@@ -244,7 +244,7 @@ __global__ void LOCKSTEP_CLUSTER __launch_bounds__(kSelectThreads) choose_kernel
 }
 
 /// The choice of one row a cluster, from its scores.
-__global__ void LOCKSTEP_CLUSTER __launch_bounds__(kSelectThreads) select_cluster_kernel(AttendParams p) {
+__global__ void LOCKSTEP_CLUSTER(kCluster) __launch_bounds__(kSelectThreads) select_cluster_kernel(AttendParams p) {
   extern __shared__ uint4 memory[];
   auto& shared = *reinterpret_cast<SelectKeysShared*>(memory);
   trigger_next_grid();

@@ -6,6 +6,7 @@
 // counting takes turns. Counts are integers, so their order means nothing.
 #pragma once
 
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/device.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -19,49 +20,8 @@ constexpr int kFirstShift = 12;  ///< bins of the first window
 constexpr int kWholeShift = 20;  ///< bins over all numbers
 constexpr int kPasses = 4;       ///< the first window, all numbers, and 20 bits more in two passes
 
-// Clusters are Hopper's: the code for older devices (and for newer ones, which compile that) does without these
-// kernels.
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#define LOCKSTEP_CLUSTER __cluster_dims__(kCluster, 1, 1)
-#else
-#define LOCKSTEP_CLUSTER
-#endif
-
-__device__ __forceinline__ void cluster_arrive() {
-  __syncwarp();
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void cluster_wait() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
 __device__ __forceinline__ int cluster_rank() {
   return static_cast<int>(blockIdx.x) % kCluster;
-}
-
-/// The address of block `rank`'s copy of a variable in shared memory.
-__device__ __forceinline__ unsigned remote(const void* mine, int rank) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(mine));
-  unsigned there = address;
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-#endif
-  return there;
-}
-__device__ __forceinline__ void store_remote(unsigned to, unsigned value) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
-#endif
-}
-__device__ __forceinline__ uint2 load_remote(unsigned from) {
-  uint2 value{};
-#if __CUDA_ARCH__ >= 900
-  asm volatile("ld.shared::cluster.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(from) : "memory");
-#endif
-  return value;
 }
 
 struct SelectShared {

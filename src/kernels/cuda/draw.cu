@@ -1,6 +1,6 @@
 // A row of logits becomes a token in four launches. The first finds the head of every chunk; the second turns values
 // into exponentials; the third finds out what every segment adds to the sum over the row (kernels/draw_sum.hpp). In the
-// fourth one warp of each row's block puts the segments together while the other one takes the candidates out of the
+// fourth one warp of each row's block puts the segments together while the others take the candidates out of the
 // chunks; the first one then ends the draw.
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/draw.hpp"
@@ -12,7 +12,9 @@ using Key = unsigned long long;
 
 /// Greater than every key: the chunk has a logit that is not finite.
 constexpr Key kNotFinite = ~Key{0};
-constexpr int kChainThreads = 64;
+constexpr int kChooseThreads = 256;
+constexpr int kTakers = kChooseThreads - 32;  ///< that take the candidates
+constexpr int kMostCollected = 512;
 constexpr int kExpThreads = 256;
 constexpr int kPerThread = kDrawChunk / 32;
 
@@ -27,6 +29,11 @@ __device__ __forceinline__ int id_of(Key key) {
 __device__ __forceinline__ float value_of(Key key) {
   const auto ordered = static_cast<unsigned>(key >> 32);
   return bits_float((ordered & 0x80000000U) != 0 ? ordered & 0x7fffffffU : ~ordered);
+}
+
+/// All takers of a block wait for each other.
+__device__ __forceinline__ void takers_wait() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kTakers) : "memory");
 }
 
 __device__ __forceinline__ Key larger(Key a, Key b) {
@@ -127,59 +134,161 @@ __global__ void __launch_bounds__(32) plan_segments(DrawRows p) {
   p.segments[(first + segment) * 32 + lane] = plan_segment(about, sure, [&](int i) { return values[i]; });
 }
 
-/// The fold32 of a row of exponentials in binary64, by one warp; every lane gets the result.
+/// The fold32 of a row of exponentials in binary64, by one warp; every lane gets the result. What the next segments add
+/// is on its way meanwhile.
 __device__ double fold_row(const DrawRows& p, const DrawRequest& request, const float* exps, int lane) {
   constexpr int kAtOnce = 8;
   const SumSegment* segments = p.segments + blockIdx.x * draw_segments(p.vocabulary) * 32 + lane;
   const auto count = static_cast<int>(draw_segments(request.vocab));
-  double sum = 0;
-  for (int first = 0; first < count; first += kAtOnce) {
-    SumSegment some[kAtOnce];
+  const auto load = [&](SumSegment(&to)[kAtOnce], int first) {
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) some[i] = segments[32 * (first + i < count ? first + i : first)];
+    for (int i = 0; i < kAtOnce; ++i) to[i] = segments[32 * (first + i < count ? first + i : 0)];
+  };
+  double sum = 0;
+  SumSegment some[kAtOnce];
+  load(some, 0);
+#pragma unroll 1
+  for (int first = 0; first < count; first += kAtOnce) {
+    SumSegment next[kAtOnce];
+    load(next, first + kAtOnce);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (first + i >= count) break;
       const float* values = exps + (first + i) * kDrawSegment + lane;
       sum = add_segment(sum, some[i], [&](int step) { return values[32 * step]; });
     }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) some[i] = next[i];
   }
 #pragma unroll
   for (int width = 16; width > 0; width /= 2) sum += __shfl_xor_sync(kAllLanes, sum, width);
   return sum;
 }
 
+/// What the takers of a block share.
+struct Taken {
+  DrawTable table;
+  Key largest;
+  Key of_warps[kTakers / 32];
+  int counts[32];  ///< heads that are not below a threshold, one for each bit
+  int chunk_count, key_count;
+  int chunks[kMostCollected];
+  Key keys[kMostCollected];
+};
+
 /// The first `most` candidates of a row, by one warp: again and again the largest head, whose chunk then shows its next
-/// one. Returns the largest key of all.
-__device__ Key take_candidates(const DrawRows& p, const DrawRequest& request, Key* heads, DrawTable& table, int most,
-                               int lane) {
-  const float* logits = p.logits + request.row * p.width;
-  const std::uint64_t* found = p.heads + blockIdx.x * draw_chunks(p.vocabulary);
+/// one. For rows whose candidates cannot be told from few values.
+__device__ void take_in_turn(const float* logits, const DrawRequest& request, Key* heads, Taken& taken, int most,
+                             int lane) {
   const auto chunks = static_cast<int>(draw_chunks(request.vocab));
-  Key mine = 0;
-  for (int i = lane; i < chunks; i += 32) {
-    heads[i] = found[i];
-    mine = larger(mine, heads[i]);
-  }
-  const Key largest = warp_largest(mine);
-  if (largest == kNotFinite) return largest;
   int count = 0;
-  for (Key top = largest; count < most && top != 0; top = warp_largest(mine)) {
-    if (lane == 0) table.ids[count] = id_of(top);
+  for (Key top = taken.largest; count < most && top != 0;) {
+    if (lane == 0) taken.table.ids[count] = id_of(top);
     if (++count == most) break;
     const int chunk = id_of(top) / kDrawChunk;
     bool finite = true;
     const Key next = chunk_head(logits, request, chunk, top, lane, finite);
-    if (lane == chunk % 32) {
-      heads[chunk] = next;
-      mine = 0;
-#pragma unroll 8
-      for (int i = lane; i < chunks; i += 32) mine = larger(mine, heads[i]);
-    }
+    if (lane == chunk % 32) heads[chunk] = next;
     __syncwarp();
+    Key mine = 0;
+#pragma unroll 8
+    for (int i = lane; i < chunks; i += 32) mine = larger(mine, heads[i]);
+    top = warp_largest(mine);
   }
-  if (lane == 0) table.count = count;
-  return largest;
+  if (lane == 0) taken.table.count = count;
+}
+
+/// A value that at least `most` heads are not below, so that all candidates are not below it either; not many more
+/// heads than that, as far as they differ. 0 when there are fewer heads.
+__device__ unsigned find_threshold(const Key* heads, int chunks, int most, Taken& taken, int taker) {
+  constexpr int kOwn = static_cast<int>((kMostDrawnVocabulary / kDrawChunk + kTakers - 1) / kTakers);
+  unsigned own[kOwn];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const int at = taker + i * kTakers;
+    own[i] = at < chunks ? static_cast<unsigned>(heads[at] >> 32) : 0;
+  }
+  unsigned threshold = 0;
+#pragma unroll 1
+  for (int bit = 31; bit >= 0; --bit) {
+    const unsigned tried = threshold | 1U << bit;
+    int above = 0;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) above += own[i] >= tried ? 1 : 0;
+    above = __reduce_add_sync(kAllLanes, above);
+    if (taker % 32 == 0) atomicAdd(taken.counts + bit, above);
+    takers_wait();
+    const int count = taken.counts[bit];
+    if (count < most) continue;
+    threshold = tried;
+    if (count <= 2 * most) break;
+  }
+  return threshold;
+}
+
+/// The first `most` candidates of a row, by all takers: what is not below the threshold is collected and put in order
+/// by counting what comes before.
+__device__ void take_candidates(const DrawRows& p, const DrawRequest& request, Key* heads, Taken& taken, int most,
+                                int taker) {
+  const float* logits = p.logits + request.row * p.width;
+  const std::uint64_t* found = p.heads + blockIdx.x * draw_chunks(p.vocabulary);
+  const auto chunks = static_cast<int>(draw_chunks(request.vocab));
+  const int lane = taker % 32;
+  Key mine = 0;
+#pragma unroll 5
+  for (int i = taker; i < chunks; i += kTakers) {
+    heads[i] = found[i];
+    mine = larger(mine, heads[i]);
+  }
+  mine = warp_largest(mine);
+  if (lane == 0) taken.of_warps[taker / 32] = mine;
+  if (taker < 32) taken.counts[taker] = 0;
+  if (taker == 0) taken.chunk_count = taken.key_count = 0;
+  takers_wait();
+  for (const Key other : taken.of_warps) mine = larger(mine, other);
+  if (taker == 0) {
+    taken.largest = mine;
+    taken.table.ids[0] = id_of(mine);
+    taken.table.count = 1;
+  }
+  if (mine == kNotFinite || most == 1) return;
+  const unsigned threshold = find_threshold(heads, chunks, most, taken, taker);
+  for (int i = taker; i < chunks; i += kTakers) {
+    if (static_cast<unsigned>(heads[i] >> 32) < threshold) continue;
+    const int at = atomicAdd(&taken.chunk_count, 1);
+    if (at < kMostCollected) taken.chunks[at] = i;
+  }
+  takers_wait();
+  const int listed = taken.chunk_count < kMostCollected ? taken.chunk_count : kMostCollected;
+#pragma unroll 1
+  for (int c = taker / 32; c < listed; c += kTakers / 32) {
+    const int first = taken.chunks[c] * kDrawChunk + lane;
+    float values[kPerThread];
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) values[i] = first + 32 * i < request.vocab ? logits[first + 32 * i] : 0.0F;
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const Key key = key_of(values[i] * request.scale, first + 32 * i);
+      if (first + 32 * i >= request.vocab || static_cast<unsigned>(key >> 32) < threshold) continue;
+      const int at = atomicAdd(&taken.key_count, 1);
+      if (at < kMostCollected) taken.keys[at] = key;
+    }
+  }
+  takers_wait();
+  const int count = taken.key_count;
+  if (taken.chunk_count > kMostCollected || count > kMostCollected) {
+    if (taker < 32) take_in_turn(logits, request, heads, taken, most, lane);
+    return;
+  }
+#pragma unroll 1
+  for (int i = taker; i < count; i += kTakers) {
+    const Key key = taken.keys[i];
+    int rank = 0;
+#pragma unroll 8
+    for (int j = 0; j < count; ++j) rank += taken.keys[j] > key ? 1 : 0;
+    if (rank < most) taken.table.ids[rank] = id_of(key);
+  }
+  if (taker == 0) taken.table.count = count < most ? count : most;
 }
 
 /// Where a drawn token is wanted. One thread of the row's block.
@@ -191,9 +300,8 @@ __device__ __forceinline__ void give(const DrawRows& p, const Drawn& drawn) {
   *static_cast<volatile std::uint32_t*>(p.told) = 1;
 }
 
-__global__ void __launch_bounds__(kChainThreads) choose_tokens(DrawRows p) {
-  __shared__ DrawTable table;
-  __shared__ Key largest;
+__global__ void __launch_bounds__(kChooseThreads) choose_tokens(DrawRows p) {
+  __shared__ Taken taken;
   extern __shared__ Key heads[];
   trigger_next_grid();
   wait_previous_grid();
@@ -205,11 +313,12 @@ __global__ void __launch_bounds__(kChainThreads) choose_tokens(DrawRows p) {
   if (threadIdx.x < 32) {
     if (!argmax) z = fold_row(p, request, exps, lane);
   } else {
-    const Key key = take_candidates(p, request, heads, table, argmax ? 1 : request.top_k, lane);
-    if (lane == 0) largest = key;
+    take_candidates(p, request, heads, taken, argmax ? 1 : request.top_k, static_cast<int>(threadIdx.x) - 32);
   }
   __syncthreads();
   if (threadIdx.x >= 32) return;
+  const Key largest = taken.largest;
+  DrawTable& table = taken.table;
   if (largest == kNotFinite || !is_finite(value_of(largest))) {
     if (lane == 0) give(p, Drawn{});
     return;
@@ -247,7 +356,7 @@ void draw_rows(Queue& queue, const DrawRows& rows) {
     launch(queue, exponentials, {segments, count, 1}, {kExpThreads, 1, 1}, 0, rows);
     launch(queue, plan_segments, {segments, count, 1}, {32, 1, 1}, 0, rows);
   }
-  launch(queue, choose_tokens, {count, 1, 1}, {kChainThreads, 1, 1}, static_cast<std::size_t>(chunks) * sizeof(Key),
+  launch(queue, choose_tokens, {count, 1, 1}, {kChooseThreads, 1, 1}, static_cast<std::size_t>(chunks) * sizeof(Key),
          rows);
 }
 

@@ -199,6 +199,10 @@ bool few_delta_takes(std::span<const ConvRun> runs, const DeltaShape& shape, int
 
 void few_delta(Queue& queue, std::span<const ConvRun> convs, std::span<const DeltaRun> rules, const DeltaShape& shape,
                const FewDeltaInput& input, const ActivationRows& out) {
+  if (convs.size() == 1 && queue.clusters()) {
+    few_delta_run(queue, convs.front(), rules.front(), shape, input, out);
+    return;
+  }
   while (!convs.empty()) {
     FewDeltaParams p{};
     const std::size_t count = std::min<std::size_t>(convs.size(), kFewDeltaRuns);

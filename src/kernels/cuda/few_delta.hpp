@@ -23,6 +23,9 @@ struct FewDeltaInput {
   float eps = 0;
   /// Zeroed once, [kFewDeltaRuns, key heads]: how many of its value heads have read a key head's columns; 0 in between.
   std::uint32_t* readers = nullptr;
+  /// No kernel since the last one that waits before it lets others start (Queue) has written these states and columns:
+  /// they may be read before the kernel in front has ended.
+  bool settled = false;
 };
 
 /// Whether few_delta() takes these runs: few rows each, keys and values of 128, a kernel of four taps.
@@ -30,5 +33,8 @@ struct FewDeltaInput {
 /// convs[i] and rules[i] describe the same rows. `out`: [rows, heads * 128] in groups of 64.
 void few_delta(Queue& queue, std::span<const ConvRun> convs, std::span<const DeltaRun> rules, const DeltaShape& shape,
                const FewDeltaInput& input, const ActivationRows& out);
+/// few_delta() of one run on a device with clusters.
+void few_delta_run(Queue& queue, const ConvRun& conv, const DeltaRun& rule, const DeltaShape& shape,
+                   const FewDeltaInput& input, const ActivationRows& out);
 
 }  // namespace lockstep::kernels::cuda

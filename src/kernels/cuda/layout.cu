@@ -124,8 +124,8 @@ struct LookupParams {
 
 /// Blocks in y are ids, threads are inputs.
 __global__ void affine_lookup_kernel(LookupParams p) {
-  trigger_next_grid();
   wait_previous_grid();
+  trigger_next_grid();  // begins a pass (Queue)
   const int input = thread_item();
   if (input >= p.cols) return;
   const std::int64_t id = p.ids[blockIdx.y];
@@ -161,8 +161,8 @@ __global__ void affine_lookup_kernel(LookupParams p) {
 }
 
 __global__ void dense_lookup_kernel(LookupParams p) {
-  trigger_next_grid();
   wait_previous_grid();
+  trigger_next_grid();  // begins a pass (Queue)
   const int input = thread_item();
   if (input >= p.cols) return;
   const std::int64_t id = p.ids[blockIdx.y];

@@ -35,6 +35,12 @@ struct Extent {
 /// Work is collected and handed over in batches. A batch that comes again, with the same kernels, arguments and
 /// addresses, is replayed as one CUDA graph: the steps of decoding repeat themselves, because what changes from step to
 /// step lies in memory.
+///
+/// A kernel starts when all blocks of the one in front have called trigger_next_grid() or have ended, and what it does
+/// before wait_previous_grid() goes on beside that one and any number before it. There it may read what never changes
+/// (weights), and what no kernel since the last one that waits before it triggers has written: every kernel behind such
+/// a one starts after all in front of it have ended. A lookup of embeddings is such a kernel and begins every pass, so
+/// that states, which a pass writes once each, can be read early by the kernel that writes them.
 class Queue {
  public:
   explicit Queue(int device, bool graphs = true);
