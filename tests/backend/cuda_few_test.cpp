@@ -117,6 +117,18 @@ TEST_F(Cuda, BlocksOfSeveralSequences) {
   }
 }
 
+/// Parallel sequences that decode one row each; with as many experts as ranks all of them choose all experts.
+TEST_F(Cuda, BlocksOfParallelSequences) {
+  Usual pair(70, next(), wide_config());
+  for (const std::int64_t sequences : {9, 13, 16}) {
+    compare_blocks(pair, static_cast<unsigned>(70 + sequences), sequences, 1);
+  }
+  artifact::ModelConfig c = wide_config();
+  c.experts = c.experts_per_token;
+  Usual all(90, next(), c);
+  compare_blocks(all, 91, 16, 1);
+}
+
 /// Ratios of value heads to key heads that the published model does not have.
 TEST_F(Cuda, BlocksOfOtherHeads) {
   for (const std::int64_t ratio : {1, 2}) {
@@ -197,6 +209,7 @@ TEST_F(Cuda, BlocksOfThePublishedWidth) {
   compare_blocks(pair, 61, 1, 1);
   compare_blocks(pair, 62, 4, 1);
   compare_blocks(pair, 63, 2, 3);
+  compare_blocks(pair, 64, 16, 1);
 }
 
 }  // namespace

@@ -249,7 +249,8 @@ void DeviceBackend::multiply(std::initializer_list<Product> products) {
                           matrix.rows());
     }
   }
-  cuda::affine_products(queue_, std::span(affine).first(count));
+  const auto quantised = std::span<const cuda::AffineProduct>(affine).first(count);
+  if (!multiply_several(quantised)) cuda::affine_products(queue_, quantised);
 }
 
 void DeviceBackend::lookup(const Matrix& matrix, std::span<const std::int32_t> ids, std::int64_t copies, float* out) {

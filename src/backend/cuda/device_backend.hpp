@@ -182,12 +182,16 @@ class DeviceBackend final : public Backend, public DrawsAhead {
   void add_tail(const kernels::cuda::Tail& tail, std::int64_t rows);
   /// Products of the same few f32 rows in as few launches as their kinds allow; false when they are not for those.
   bool multiply_few(std::initializer_list<Product> products);
+  /// Products of the same up to 16 quantised rows in one launch; false when they are not for that.
+  bool multiply_several(std::span<const kernels::cuda::AffineProduct> products);
   void delta_into(const DeltaWeights& weights, const float* u, std::span<const DeltaSlot> slots, std::int64_t rows,
                   const kernels::cuda::Tail& tail);
   void attention_into(const AttentionWeights& weights, const float* u, std::span<const AttentionSlot> slots,
                       std::int64_t rows, const kernels::cuda::Tail& tail);
   void experts_into(const MoeWeights& weights, const float* u, std::int64_t rows, const kernels::cuda::Tail& tail);
   bool experts_few(const MoeWeights& weights, const float* u, std::int64_t rows, const kernels::cuda::Tail& tail);
+  /// The same for up to 16 rows.
+  bool experts_several(const MoeWeights& weights, const float* u, std::int64_t rows, const kernels::cuda::Tail& tail);
   void lookup(const Matrix& matrix, std::span<const std::int32_t> ids, std::int64_t copies, float* out);
   /// The same for `n` ids on the device.
   void lookup_ids(const Matrix& matrix, const std::int32_t* ids, std::int64_t n, std::int64_t copies, float* out);
@@ -218,7 +222,7 @@ class DeviceBackend final : public Backend, public DrawsAhead {
   std::int64_t reserved_rows_ = 0;
   std::array<Scratch, 16> scratch_;
   std::array<Scratch, 6> digits_, steps_;  ///< group sizes of two banks
-  Scratch tokens_, row_ids_, tables_, staging_, readers_;
+  Scratch tokens_, row_ids_, tables_, staging_, readers_, arrived_;
   Scratch draw_requests_, draw_heads_, draw_exps_, draw_sums_, draw_segments_, drawn_;
   std::uint64_t rows_drawn_ = 0;
   std::unordered_set<const float*> written_;  ///< states and columns, since the last lookup

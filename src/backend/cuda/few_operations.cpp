@@ -1,6 +1,7 @@
 // Blocks and products of a few rows: the usual case of decoding.
 #include "backend/cuda/device_backend.hpp"
 #include "kernels/cuda/few_experts.hpp"
+#include "kernels/cuda/several.hpp"
 
 namespace lockstep::backend {
 namespace {
@@ -37,6 +38,10 @@ void DeviceBackend::multiply_into(const Matrix& matrix, Input& input, const cuda
     const cuda::ActivationRows* made = input.made(device.affine.group);
     cuda::few_product_into(queue_, device.affine, {made == nullptr ? input.x() : nullptr, made, nullptr, input.rows()},
                            tail);
+    return;
+  }
+  if (device.quantised && tail.streams <= cuda::kTailStreams && cuda::several_takes(device.affine, input.rows())) {
+    cuda::several_product_into(queue_, device.affine, input.quantised(device.affine.group), tail);
     return;
   }
   multiply({{matrix, input, tail.y}});

@@ -9,6 +9,8 @@
 #include "kernels/cuda/hyper.hpp"
 #include "kernels/cuda/ngram_few.hpp"
 #include "kernels/cuda/residual.hpp"
+#include "kernels/cuda/several.hpp"
+#include "kernels/cuda/several_hyper.hpp"
 #include "kernels/cuda/tiles.hpp"
 
 namespace lockstep::backend {
@@ -83,6 +85,7 @@ void DeviceBackend::ple_inject(const PleWeights& weights, const float* e, std::s
 
 bool DeviceBackend::hyper_few(const HyperWeights& weights, const float* x, std::int64_t rows, float* u, float* inject) {
   constexpr std::int64_t kMostRows = 8;  // read again for every four rows, from the cache
+  const bool several = rows > kMostRows && rows <= cuda::kSeveralRows;
   const auto dense = [](const MatrixPtr& matrix) -> const cuda::DenseWeights* {
     const auto& device = static_cast<const DeviceMatrix&>(*matrix);
     return device.quantised ? nullptr : &device.dense;
@@ -90,11 +93,19 @@ bool DeviceBackend::hyper_few(const HyperWeights& weights, const float* x, std::
   const cuda::DenseWeights* down = dense(weights.down);
   const cuda::DenseWeights* up = dense(weights.up);
   const cuda::DenseWeights* inject_weights = inject == nullptr ? nullptr : dense(weights.inject);
-  if (rows > kMostRows || down == nullptr || up == nullptr || (inject != nullptr && inject_weights == nullptr)) {
+  if ((rows > kMostRows && !several) || down == nullptr || up == nullptr ||
+      (inject != nullptr && inject_weights == nullptr)) {
     return false;
   }
   const cuda::HyperShape shape{static_cast<int>(config_.streams), static_cast<int>(config_.hidden_size),
                                static_cast<int>(down->rows), static_cast<float>(config_.rms_norm_eps)};
+  if (several) {
+    if (!cuda::several_site_takes(shape, *down, *up, inject_weights)) return false;
+    auto* n = scratch(0, rows, config_.wide_size());
+    cuda::several_site(queue_, shape, weights.norm->floats(), *down, *up, inject_weights, x, rows, n,
+                       scratch(1, rows, down->rows), u, inject);
+    return true;
+  }
   if (!cuda::hyper_site_takes(shape, *down, *up, inject_weights)) return false;
   auto* low = scratch(1, rows, down->rows);
   auto* inverse = scratch(2, rows, config_.wide_size());
@@ -376,7 +387,7 @@ void DeviceBackend::experts(const MoeWeights& weights, const float* u, std::int6
 }
 
 void DeviceBackend::experts_into(const MoeWeights& weights, const float* u, std::int64_t rows, const cuda::Tail& tail) {
-  if (experts_few(weights, u, rows, tail)) return;
+  if (experts_few(weights, u, rows, tail) || experts_several(weights, u, rows, tail)) return;
   const std::int64_t ranks = config_.experts_per_token;
   const std::int64_t pairs = rows * ranks;
   const std::int64_t hidden = config_.hidden_size;
