@@ -10,7 +10,7 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 /// Pieces of work that are handed over at once: enough for a graph to pay, few enough that the device starts soon.
-constexpr std::size_t kBatch = 640;
+constexpr std::size_t kBatch = 160;
 /// The same right after a wait, when the device has nothing to do; it doubles from batch to batch.
 constexpr std::size_t kFirstBatch = 20;
 /// Downloads of up to this many bytes go through page-locked memory.
