@@ -128,7 +128,7 @@ TEST_F(Cuda, AttentionOfEveryNumberOfRows) {
 TEST_F(Cuda, AttentionInLongContexts) {
   Sides sides(next());
   unsigned seed = 0;
-  for (const std::int64_t position : {65'530, 65'540, 131'071, 262'100, 270'003}) {
+  for (const std::int64_t position : {16'383, 16'388, 30'001, 65'530, 65'540, 131'071, 262'100, 270'003}) {
     sides.compare(1, 1, position, IndexKeys::Random, ++seed);
     sides.compare(1, 3, position, IndexKeys::Random, ++seed);
     sides.compare(2, 1, position, IndexKeys::FewValues, ++seed);

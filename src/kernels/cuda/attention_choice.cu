@@ -15,6 +15,7 @@ constexpr int kRatio = 4;  ///< positions of a group
 constexpr int kPerPage = kPage / kRatio;
 constexpr int kSweep = 8;           ///< groups that a warp scores at once
 constexpr int kFusedGroups = 8192;  ///< of a row that one kernel serves
+constexpr int kFusedAlone = 4096;   ///< of a single row: more are scored sooner by all multiprocessors
 constexpr int kLongKeys = 8192;     ///< of a block
 constexpr int kNewGroups = 2;       ///< that a run of at most 8 rows completes for one of its rows
 constexpr int kMostFused = 16;      ///< rows
@@ -371,7 +372,8 @@ bool choose_fused(Queue& queue, const StoreParams& store, const AttentionScratch
   if (!queue.clusters() || !published(s) || !store.with_ring || store.q == nullptr || s.ring - s.ratio > 8)
     return false;
   if (store.rows > kMostFused || store.rows > scratch.rows || s.dim > kStoredDim) return false;
-  if (scratch.most_groups <= s.budget || scratch.most_groups > kFusedGroups) return false;
+  if (scratch.most_groups <= s.budget || scratch.most_groups > (store.rows == 1 ? kFusedAlone : kFusedGroups))
+    return false;
   ChooseParams p{};
   p.store = store;
   p.store.index_q = nullptr;

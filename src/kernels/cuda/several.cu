@@ -59,19 +59,32 @@ __device__ __forceinline__ void add_passes(const std::byte* stage, int chunks, c
   constexpr int kPieces = kBits / 4;
   const uint4* codes = reinterpret_cast<const uint4*>(stage) + lane;
   const uint2* pairs = reinterpret_cast<const uint2*>(stage + kSegmentChunks * 128 * kBits) + lane / 4;
-#pragma unroll 2
+#pragma unroll 1
   for (int i = 0; i < chunks; ++i) {
     uint4 chunk[kPieces];
 #pragma unroll
     for (int k = 0; k < kPieces; ++k) chunk[k] = codes[(i * kPieces + k) * 32];
     const uint2 pair = pairs[i * 8];
-    int dots[kPasses][4];
+    uint4 h[kPasses];
+    uint4 l[kPasses];
     float4 t[kPasses];
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      const uint4* from = digits + pass * pass_words + i * 8;
+      h[pass] = digits[pass * pass_words + i * 8];
+      l[pass] = digits[pass * pass_words + i * 8 + 1];
       t[pass] = steps[i * (kRows / 2) + pass * 4];
-      chunk_dots<kBits>(chunk, from[0], from[1], dots[pass]);
+    }
+    int high[kPasses][4] = {};
+    int low[kPasses][4] = {};
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      unsigned a[4];
+      unpack<kBits>(chunk, m, a);
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass) {
+        mma_signed(high[pass], a, m == 0 ? h[pass].x : h[pass].z, m == 0 ? h[pass].y : h[pass].w);
+        mma_unsigned(low[pass], a, m == 0 ? l[pass].x : l[pass].z, m == 0 ? l[pass].y : l[pass].w);
+      }
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -84,7 +97,7 @@ __device__ __forceinline__ void add_passes(const std::byte* stage, int chunks, c
         for (int c = 0; c < 2; ++c) {
           const float step = c == 0 ? t[pass].x : t[pass].z;
           const float total = c == 0 ? t[pass].y : t[pass].w;
-          const auto dot = static_cast<float>(dots[pass][2 * half + c]);
+          const float dot = static_cast<float>(high[pass][2 * half + c] * 256 + low[pass][2 * half + c]);
           sums[pass][2 * half + c] += canon_fma(scale * step, dot, (bias * step) * total);
         }
       }
