@@ -28,127 +28,12 @@ __device__ __forceinline__ float weight_of(const uint4& eight, int i) {
   return bits_float(i % 2 == 0 ? word << 16 : word & 0xffff0000U);
 }
 
-/// 1 / root mean square of a row's stream, by one warp.
-__device__ __forceinline__ float inverse_of(const float* x, const HyperParams& p, int lane) {
-  float sum = 0.0F;
-  int i = lane;
-#pragma unroll 1
-  for (; i + 32 * 15 < p.hidden; i += 32 * 16) {
-    float values[16];
-#pragma unroll
-    for (int k = 0; k < 16; ++k) values[k] = x[i + 32 * k];
-#pragma unroll
-    for (int k = 0; k < 16; ++k) sum = canon_fma(values[k], values[k], sum);
-  }
-#pragma unroll 1
-  for (; i < p.hidden; i += 32) sum = canon_fma(x[i], x[i], sum);
-  const float mean = fold_lanes(sum) / static_cast<float>(p.hidden);
-  return canon_rsqrt(mean + p.eps);
-}
-
-/// A chunk of 256 values normed in place: in the order of the weights (DenseWeights as f32), so that a lane reads four
-/// at once. Only the warp's own lanes read what it overwrites.
-__device__ __forceinline__ void norm_chunk(float* x, int first, int hidden, const float (&inverses)[kStreams],
-                                           const float (&norm)[8], int lane) {
-  const auto stream_of = [hidden](int at) {
-    return (at >= hidden ? 1 : 0) + (at >= 2 * hidden ? 1 : 0) + (at >= 3 * hidden ? 1 : 0);
-  };
-  const int stream = stream_of(first);
-  const bool whole = stream_of(first + 255) == stream;
-  float inverse = inverses[stream];
-  float values[8];
-#pragma unroll
-  for (int j = 0; j < 8; ++j) values[j] = x[lane + 32 * j];
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    if (!whole) inverse = inverses[stream_of(first + 32 * j + lane)];
-    values[j] = (values[j] * inverse) * norm[j];
-  }
-  __syncwarp();
-  auto* to = reinterpret_cast<float4*>(x);
-  to[lane] = make_float4(values[0], values[1], values[2], values[3]);
-  to[32 + lane] = make_float4(values[4], values[5], values[6], values[7]);
-}
-
-/// The lane's sums of an output row with kTokens normed rows of `size` values. One long sum each: the next operands are
-/// there when the one before is done.
-template <int kTokens>
-__device__ __forceinline__ void multiply_wide(const uint4* weights, const float* wide, int size, int chunks, int lane,
-                                              float (&sums)[kTokens]) {
-  const auto load = [&](int chunk, float4(&x)[kTokens][2]) {
-#pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      const auto* from = reinterpret_cast<const float4*>(wide + t * size + chunk * 256) + lane;
-      x[t][0] = from[0];
-      x[t][1] = from[32];
-    }
-    return weights[chunk * 32 + lane];
-  };
-#pragma unroll
-  for (int t = 0; t < kTokens; ++t) sums[t] = 0.0F;
-  float4 next_x[kTokens][2];
-  uint4 next = load(0, next_x);
-#pragma unroll 2
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    const uint4 eight = next;
-    float4 x[kTokens][2];
-#pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      x[t][0] = next_x[t][0];
-      x[t][1] = next_x[t][1];
-    }
-    next = load(chunk + 1 < chunks ? chunk + 1 : chunk, next_x);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float weight = weight_of(eight, j);
-#pragma unroll
-      for (int t = 0; t < kTokens; ++t) {
-        const float4& four = x[t][j / 4];
-        const float value = j % 4 == 0 ? four.x : (j % 4 == 1 ? four.y : (j % 4 == 2 ? four.z : four.w));
-        sums[t] = canon_fma(weight, value, sums[t]);
-      }
-    }
-  }
-}
-
-/// The copies of a block's weights, by one thread.
-__device__ __forceinline__ void start_weights(const HyperParams& p, uint4* weights, int first_row, int all_rows,
-                                              Arrival& arrival) {
-  const int here = all_rows - first_row < kDownRows ? all_rows - first_row : kDownRows;
-  const std::int64_t row_size = static_cast<std::int64_t>(p.down_chunks) * 32;
-  const auto row_bytes = static_cast<unsigned>(p.down_chunks * 512);
-  const std::uint64_t policy = once_policy();
-  arrival_begin(arrival, static_cast<unsigned>(here) * row_bytes);
-#pragma unroll 1
-  for (int i = 0; i < here; ++i) {
-    const int at = first_row + i;
-    const uint4* from = at < p.lowrank ? p.down + at * row_size : p.inject_weights + (at - p.lowrank) * row_size;
-    bulk_copy_once(weights + i * row_size, from, row_bytes, arrival, policy);
-  }
-  arrival_sent(arrival);
-}
-
-/// The copies of the rows, by one thread. All blocks read the same rows at the same time: each begins at another
-/// stream, so that they do not meet in one place of the second-level cache.
-template <int kTokens>
-__device__ __forceinline__ void start_rows(const HyperParams& p, float* wide, Arrival (&arrivals)[kTokens]) {
-  const auto bytes = static_cast<unsigned>(p.hidden) * 4;
-#pragma unroll 1
-  for (int t = 0; t < kTokens; ++t) {
-    arrival_begin(arrivals[t], kStreams * bytes);
-#pragma unroll 1
-    for (int i = 0; i < kStreams; ++i) {
-      const int stream = (i + static_cast<int>(blockIdx.x)) % kStreams;
-      const int at = (t * kStreams + stream) * p.hidden;
-      bulk_copy(wide + at, p.x + at, bytes, arrivals[t]);
-    }
-    arrival_sent(arrivals[t]);
-  }
-}
-
 /// Norm of the wide rows in shared memory, by all warps; then one output row of the down and inject matrices for each
-/// of the first kDownRows warps. Weights and rows come by bulk copies, the norm's few weights to registers: in shared
-/// memory they would leave no room for the kernel in front.
+/// of the first kDownRows warps. Weights and rows come by bulk copies, the norm's few weights to registers. All blocks
+/// read the same rows at the same time: each begins at another stream, so that they do not meet in one place of the
+/// second-level cache.
+///
+/// Normed values lie in the order of the weights (DenseWeights as f32), so that a lane reads four at once.
 template <int kTokens>
 __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   // [kTokens, streams * hidden], then [kDownRows][chunks][lane][16 bytes] of weights.
@@ -161,7 +46,8 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   const int warp = thread / 32;
   const int first_row = static_cast<int>(blockIdx.x) * kDownRows;
   const int row = first_row + warp;
-  const int rows = p.lowrank + (p.inject == nullptr ? 0 : kStreams);
+  const int all_rows = p.lowrank + (p.inject == nullptr ? 0 : kStreams);
+  const int rows = warp < kDownRows ? all_rows : 0;  // of interest to the warp
   const int size = kStreams * p.hidden;
   auto* weights = reinterpret_cast<uint4*>(wide + kTokens * size);
   // What is constant comes before the previous kernel has ended.
@@ -169,9 +55,21 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
     arrival_init(weights_here);
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) arrival_init(rows_here[t]);
-    start_weights(p, weights, first_row, rows, weights_here);
+    const int here = all_rows - first_row < kDownRows ? all_rows - first_row : kDownRows;
+    const std::int64_t row_size = static_cast<std::int64_t>(p.down_chunks) * 32;
+    const auto row_bytes = static_cast<unsigned>(p.down_chunks * 512);
+    const std::uint64_t policy = once_policy();
+    arrival_begin(weights_here, static_cast<unsigned>(here) * row_bytes);
+#pragma unroll 1
+    for (int i = 0; i < here; ++i) {
+      const int at = first_row + i;
+      const uint4* from = at < p.lowrank ? p.down + at * row_size : p.inject_weights + (at - p.lowrank) * row_size;
+      bulk_copy_once(weights + i * row_size, from, row_bytes, weights_here, policy);
+    }
+    arrival_sent(weights_here);
   }
-  float norm[kChunksAWarp][8];  // of the warp's chunks
+  // The norm's weights of the warp's chunks; in shared memory they would leave no room for the kernel in front.
+  float norm[kChunksAWarp][8];
 #pragma unroll
   for (int k = 0; k < kChunksAWarp; ++k) {
     const int chunk = warp + k * kDownWarps;
@@ -181,32 +79,113 @@ __global__ void __launch_bounds__(kDownThreads) down_kernel(HyperParams p) {
   }
   __syncthreads();
   wait_previous_grid();
-  if (thread == 0) start_rows(p, wide, rows_here);
+  if (thread == 0) {
+    const auto bytes = static_cast<unsigned>(p.hidden) * 4;
+#pragma unroll 1
+    for (int t = 0; t < kTokens; ++t) {
+      arrival_begin(rows_here[t], kStreams * bytes);
+#pragma unroll 1
+      for (int i = 0; i < kStreams; ++i) {
+        const int at = t * size + (i + static_cast<int>(blockIdx.x)) % kStreams * p.hidden;
+        bulk_copy(wide + at, p.x + at, bytes, rows_here[t]);
+      }
+      arrival_sent(rows_here[t]);
+    }
+  }
 #pragma unroll 1
   for (int item = warp; item < kTokens * kStreams; item += kDownWarps) {
+    const float* x = wide + item * p.hidden;
     arrival_wait(rows_here[item / kStreams], 0);
-    const float inverse = inverse_of(wide + item * p.hidden, p, lane);
-    if (lane != 0) continue;
-    inverses[item / kStreams][item % kStreams] = inverse;
-    if (blockIdx.x == 0) p.inverse[item] = inverse;
+    float sum = 0.0F;
+    int i = lane;
+#pragma unroll 1
+    for (; i + 32 * 15 < p.hidden; i += 32 * 16) {
+      float values[16];
+#pragma unroll
+      for (int k = 0; k < 16; ++k) values[k] = x[i + 32 * k];
+#pragma unroll
+      for (int k = 0; k < 16; ++k) sum = canon_fma(values[k], values[k], sum);
+    }
+#pragma unroll 1
+    for (; i < p.hidden; i += 32) sum = canon_fma(x[i], x[i], sum);
+    const float mean = fold_lanes(sum) / static_cast<float>(p.hidden);
+    const float inverse = canon_rsqrt(mean + p.eps);
+    if (lane == 0) {
+      inverses[item / kStreams][item % kStreams] = inverse;
+      if (blockIdx.x == 0) p.inverse[item] = inverse;
+    }
   }
   __syncthreads();
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) arrival_wait(rows_here[t], 0);
+  // A warp takes whole chunks of 256, in place: only its own lanes read what it overwrites.
+  const auto stream_of = [&](int at) {
+    return (at >= p.hidden ? 1 : 0) + (at >= 2 * p.hidden ? 1 : 0) + (at >= 3 * p.hidden ? 1 : 0);
+  };
 #pragma unroll
   for (int k = 0; k < kChunksAWarp; ++k) {
     const int chunk = warp + k * kDownWarps;
     if (chunk >= p.down_chunks) continue;
+    const int stream = stream_of(chunk * 256);
+    const bool whole = stream_of(chunk * 256 + 255) == stream;
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
-      norm_chunk(wide + t * size + chunk * 256, chunk * 256, p.hidden, inverses[t], norm[k], lane);
+      float* x = wide + t * size + chunk * 256;
+      float inverse = inverses[t][stream];
+      float values[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) values[j] = x[lane + 32 * j];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if (!whole) inverse = inverses[t][stream_of(chunk * 256 + 32 * j + lane)];
+        values[j] = (values[j] * inverse) * norm[k][j];
+      }
+      __syncwarp();
+      auto* to = reinterpret_cast<float4*>(x);
+      to[lane] = make_float4(values[0], values[1], values[2], values[3]);
+      to[32 + lane] = make_float4(values[4], values[5], values[6], values[7]);
     }
   }
   __syncthreads();
-  if (warp >= kDownRows || row >= rows) return;
-  arrival_wait(weights_here, 0);
+  if (row >= rows) return;
   float sums[kTokens];
-  multiply_wide<kTokens>(weights + warp * p.down_chunks * 32, wide, size, p.down_chunks, lane, sums);
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) sums[t] = 0.0F;
+  weights += warp * p.down_chunks * 32 + lane;
+  arrival_wait(weights_here, 0);
+  const auto load = [&](int chunk, float4(&x)[kTokens][2]) {
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      const auto* from = reinterpret_cast<const float4*>(wide + t * size + chunk * 256) + lane;
+      x[t][0] = from[0];
+      x[t][1] = from[32];
+    }
+    return weights[chunk * 32];
+  };
+  // One long sum a lane: the next operands are there when the one before is done.
+  float4 next_x[kTokens][2];
+  uint4 next = load(0, next_x);
+#pragma unroll 2
+  for (int chunk = 0; chunk < p.down_chunks; ++chunk) {
+    const uint4 eight = next;
+    float4 x[kTokens][2];
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      x[t][0] = next_x[t][0];
+      x[t][1] = next_x[t][1];
+    }
+    next = load(chunk + 1 < p.down_chunks ? chunk + 1 : chunk, next_x);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float weight = weight_of(eight, j);
+#pragma unroll
+      for (int t = 0; t < kTokens; ++t) {
+        const float4& four = x[t][j / 4];
+        const float value = j % 4 == 0 ? four.x : (j % 4 == 1 ? four.y : (j % 4 == 2 ? four.z : four.w));
+        sums[t] = canon_fma(weight, value, sums[t]);
+      }
+    }
+  }
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
     const float y = fold_lanes(sums[t]) / static_cast<float>(kStreams);
