@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/few.cuh"
 #include "kernels/cuda/few_routing.cuh"
+#include "kernels/cuda/few_stack.cuh"
 #include "kernels/cuda/quantise.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -13,12 +14,6 @@ constexpr int kSegments = 5;   ///< most of the input
 constexpr int kUnitTiles = 4;  ///< a unit: 64 values of an expert's inner row
 constexpr int kInnerThreads = 32 * kSegments * kUnitTiles;
 static_assert(kInnerThreads == 32 * kRoutingWarps);
-
-/// Codes and pairs of a stack.
-struct Stack {
-  const std::byte *codes, *pairs;
-  std::int64_t code_stride, pair_stride;  ///< bytes of a matrix
-};
 
 /// Pairs (row, rank) sorted by expert, in device memory between the kernels.
 ///
@@ -368,12 +363,6 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
   } else {
     tail.store(p.tail.x, p.tail.streams, t, p.hidden, r, y);
   }
-}
-
-Stack stack_of(const AffineWeights& weights) {
-  return {static_cast<const std::byte*>(weights.codes), static_cast<const std::byte*>(weights.pairs),
-          static_cast<std::int64_t>(weights.matrix_code_bytes()),
-          static_cast<std::int64_t>(weights.matrix_pair_bytes())};
 }
 
 unsigned mark_of(const FewExperts& e) {

@@ -2,120 +2,21 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/few_routing.cuh"
+#include "kernels/cuda/few_stack.cuh"
 #include "kernels/cuda/quantise.cuh"
 #include "kernels/cuda/several.cuh"
+#include "kernels/cuda/several_routing.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kRows = static_cast<int>(kSeveralRows);
-constexpr int kMostChosen = kRows * kMostRanks;
-constexpr int kRouteThreads = kMostExperts;
 constexpr int kUnitTiles = 4;  ///< a unit: 64 values of an expert's inner rows, a warp a tile
 constexpr int kParts = 3;      ///< units that a block works on at a time
 constexpr int kInnerThreads = 32 * kUnitTiles * kParts;
 constexpr int kMostChunks = 40;  ///< of an input row
 constexpr int kStage = few_stage_bytes<4>(kSegmentChunks);
 constexpr int kStages = 2;  ///< of a warp
-
-/// Codes and pairs of a stack.
-struct Stack {
-  const std::byte *codes, *pairs;
-  std::int64_t code_stride, pair_stride;  ///< bytes of a matrix
-};
-
-/// Pairs (row, rank) sorted by expert.
-struct Choice {
-  std::int32_t* words;
-  int pairs;
-  __device__ __forceinline__ std::int32_t& run_count() const { return words[0]; }
-  __device__ __forceinline__ std::int32_t& expert(int run) const { return words[4 + run]; }
-  __device__ __forceinline__ std::int32_t& first(int run) const { return words[4 + pairs + run]; }  ///< in order
-  __device__ __forceinline__ std::int32_t& order(int place) const { return words[4 + 2 * pairs + place]; }
-  __device__ __forceinline__ float* weights() const { return reinterpret_cast<float*>(words + 4 + 3 * pairs); }
-  __device__ __forceinline__ int count(int run) const {
-    return (run + 1 < run_count() ? first(run + 1) : pairs) - first(run);
-  }
-};
-
-struct RouteParams {
-  const float* logits;
-  std::int32_t* choice;
-  std::uint32_t* arrived;
-  int rows, experts, ranks;
-};
-
-/// What choose() asks for.
-struct RowParams {
-  const float* logits;
-  int tokens, experts, ranks;
-};
-
-/// One block a row; the last one to have chosen sorts the pairs of all.
-__global__ void __launch_bounds__(kRouteThreads) several_route_kernel(RouteParams p) {
-  __shared__ Routing routing;
-  __shared__ float values[1][kMostExperts];
-  __shared__ std::int32_t chosen[kMostChosen];
-  __shared__ std::int32_t leads[kMostChosen];
-  __shared__ int last;
-  trigger_next_grid();
-  wait_previous_grid();
-  const int thread = static_cast<int>(threadIdx.x);
-  const int row = static_cast<int>(blockIdx.x);
-  const int pairs = p.rows * p.ranks;
-  const Choice out{p.choice, pairs};
-  choose(routing, values, RowParams{p.logits + static_cast<std::int64_t>(row) * p.experts, 1, p.experts, p.ranks});
-  // Until they are sorted, the chosen experts lie where the order goes.
-  if (thread < p.ranks) {
-    out.order(row * p.ranks + thread) = routing.chosen[thread];
-    out.weights()[row * p.ranks + thread] = routing.weights[thread];
-    __threadfence();
-  }
-  __syncthreads();
-  if (thread == 0) {
-    const auto others = static_cast<unsigned>(p.rows - 1);
-    last = atomicInc(p.arrived, others) == others ? 1 : 0;
-    __threadfence();
-  }
-  __syncthreads();
-  if (last == 0) return;
-  if (thread < pairs) chosen[thread] = __ldcg(&out.order(thread));
-  __syncthreads();
-  // Pairs by expert; equal experts by row.
-  int place = 0;
-  if (thread < pairs) {
-    const std::int32_t expert = chosen[thread];
-    bool first = true;
-#pragma unroll 8
-    for (int q = 0; q < pairs; ++q) {
-      const std::int32_t other = chosen[q];
-      if (other < expert || (other == expert && q < thread)) ++place;
-      if (other == expert && q < thread) first = false;
-    }
-    out.order(place) = thread;
-    leads[place] = first ? 1 : 0;
-  }
-  __syncthreads();
-  if (thread < 32) {
-    int runs = 0;
-#pragma unroll 1
-    for (int base = 0; base < pairs; base += 32) {
-      const int i = base + thread;
-      const bool begins = i < pairs && leads[i] != 0;
-      const unsigned all = __ballot_sync(kAllLanes, begins);
-      if (begins) leads[i] = 1 + runs + __popc(all & ((1U << thread) - 1));
-      runs += __popc(all);
-    }
-    if (thread == 0) out.run_count() = runs;
-  }
-  __syncthreads();
-  if (thread < pairs && leads[place] != 0) {
-    const int run = leads[place] - 1;
-    out.expert(run) = chosen[thread];
-    out.first(run) = place;
-  }
-}
 
 struct InnerParams {
   Stack gate, up, shared_gate, shared_up;
@@ -164,7 +65,7 @@ __global__ void __launch_bounds__(kInnerThreads, 1) several_inner_kernel(InnerPa
   const int z = warp % kUnitTiles;
   const int blocks = static_cast<int>(gridDim.x);
   const int pairs = p.tokens * p.ranks;
-  const Choice choice{shared.words, pairs};
+  const SortedPairs choice{shared.words, pairs};
   const std::uint64_t policy = once_policy();
   // Units of the shared expert come first: they are known in advance.
   const int unit0 = part * blocks + static_cast<int>(blockIdx.x);
@@ -381,7 +282,7 @@ __global__ void __launch_bounds__(32 * kDownWarps, 1) several_down_kernel(DownPa
   const int lane = thread % 32;
   const int warp = thread / 32;
   const int pairs = p.tokens * p.ranks;
-  const Choice choice{shared.words, pairs};
+  const SortedPairs choice{shared.words, pairs};
   const std::uint64_t policy = once_policy();
   const int item0 = static_cast<int>(blockIdx.x) * kDownWarps + warp;
   const int stride = static_cast<int>(gridDim.x) * kDownWarps;
@@ -509,7 +410,7 @@ __global__ void several_combine_kernel(CombineParams p) {
   const int r = thread_item();
   if (r >= p.hidden) return;
   const int pairs = p.tokens * p.ranks;
-  const float* weights = Choice{p.choice, pairs}.weights() + t * p.ranks;
+  const float* weights = SortedPairs{p.choice, pairs}.weights() + t * p.ranks;
   TailValues tail;
   if (p.tail.x != nullptr) tail.load(p.tail.x, p.tail.inject, p.tail.streams, t, p.hidden, r);
   const float* outputs = p.outputs + static_cast<std::int64_t>(t) * p.ranks * p.hidden + r;
@@ -536,12 +437,6 @@ __global__ void several_combine_kernel(CombineParams p) {
   }
 }
 
-Stack stack_of(const AffineWeights& weights) {
-  return {static_cast<const std::byte*>(weights.codes), static_cast<const std::byte*>(weights.pairs),
-          static_cast<std::int64_t>(weights.matrix_code_bytes()),
-          static_cast<std::int64_t>(weights.matrix_pair_bytes())};
-}
-
 }  // namespace
 
 bool several_experts_take(const FewExperts& e) {
@@ -556,7 +451,7 @@ void several_experts(Queue& queue, const FewExperts& e, const float* logits, con
   const auto ranks = static_cast<int>(e.ranks);
   const auto hidden = static_cast<int>(e.down->rows);
   const auto room = static_cast<unsigned>(queue.multiprocessors());
-  RouteParams route{};
+  SeveralRoute route{};
   route.logits = logits;
   route.choice = scratch.choice;
   route.arrived = scratch.arrived;
