@@ -103,6 +103,7 @@ std::uint64_t device_scratch_bytes(const artifact::ModelView& view, std::int64_t
   slots.use(rows + 1, {config.experts, ranks, 1, shared, shared, hidden, ranks * hidden, ranks, 4 * ranks + 4, 0,
                        ranks * config.expert_dim, ranks * config.expert_dim});
   slots.raise(9, 3 * (config.experts + 1));
+  slots.raise(12, (rows + 1) * (4 * ranks + 4));
   const std::int64_t angles = positions * config.rotary_dim * static_cast<std::int64_t>(sizeof(float));
   const std::int64_t row_ids = rows * config.ngram_heads() * static_cast<std::int64_t>(sizeof(std::int64_t));
   return slots.bytes() + quantised_rows(view, rows) + static_cast<std::uint64_t>(angles + row_ids) +

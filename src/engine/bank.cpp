@@ -141,7 +141,9 @@ void Bank::drop(Entries::iterator entry) {
 }
 
 void Bank::put(Checkpoint state, bool durable) {
-  if (!options_.enabled) return;
+  // A step begun ahead can break a sequence whose request has just ended well: its layers are not all as far as its
+  // tokens.
+  if (!options_.enabled || state.sequence.broken()) return;
   const std::vector<TokenId>& tokens = state.sequence.tokens();
   for (auto it = entries_.begin(); it != entries_.end(); ++it) {
     if (it->state.sequence.tokens() != tokens) continue;

@@ -371,6 +371,7 @@ Status Runner::forward(std::span<const Segment> segments) {
 }
 
 Status Runner::run_step(std::span<const Segment> segments) {
+  row_drawn_ = false;  // a launch that memory was refused to may have left it
   backend::Backend& backend = model_->backend();
   const Weights& weights = model_->weights();
   const std::int64_t rows = LOCKSTEP_TRY(begin(segments));

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cerrno>
 #include <fstream>
 
 #include "base/file.hpp"
 #include "engine/fixture.hpp"
 #include "engine/memory_plan.hpp"
+#include "support/cases.hpp"
 #include "support/scratch.hpp"
 
 namespace lockstep::engine {
@@ -223,6 +226,35 @@ TEST(Bank, SharedPagesAreCountedOnce) {
   EXPECT_EQ(bank.memory_bytes(), own + 8 * toy().pages()->page_bytes());
   bank.limit(0);
   EXPECT_EQ(bank.memory_bytes(), 0U);
+}
+
+TEST(Bank, ABrokenSequenceIsNotKept) {
+  std::atomic<bool> failing{false};
+  auto artifact = artifact::Artifact::open(kToyPack).value();
+  backend::CpuOptions cpu = model::one_thread();
+  cpu.ngram.mode = backend::NgramMode::Streamed;
+  cpu.ngram.cache_bytes = 64 << 10;
+  cpu.ngram.intercept = [&](std::uint64_t, std::int64_t result) { return failing ? -EIO : result; };
+  const auto model = model::Model::load(artifact, backend::CpuBackend::create(cpu).value(), {}).value();
+  Bank bank = Bank::create(*model, {true, std::uint64_t{1} << 30, 0, 4, {}, 0, 0}, false, "").value();
+  auto runner = model::Runner::create(*model, 512).value();
+  std::mt19937 random(8);
+  decode::DecodeRequest request;
+  request.prompt = random_tokens(random, 513, 512);
+  request.vocab = 512;
+  const auto generation = decode::make_plain_generation(*model, request, std::nullopt).value();
+  ASSERT_TRUE(decode::run_need(*generation, runner, 16));
+  bank.put(generation->checkpoint().value(), false);
+  const std::uint64_t kept = bank.memory_bytes();
+  EXPECT_GT(kept, 0U);
+  ASSERT_TRUE(decode::run_need(*generation, runner, 16));
+  decode::Checkpoint state = generation->checkpoint().value();
+  failing = true;
+  const model::Segment segment{&state.sequence, std::span(request.prompt).subspan(32, 400)};
+  ASSERT_FALSE(runner.forward({&segment, 1}));
+  ASSERT_TRUE(state.sequence.broken());
+  bank.put(std::move(state), true);
+  EXPECT_EQ(bank.memory_bytes(), kept);
 }
 
 /// A directory with some states in it, and how to go on from them.

@@ -265,6 +265,7 @@ void Queue::launch_batch() {
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   for (const Node& node : nodes_) {
+    if (failed()) return;  // a kernel behind one that did not start could wait for it for ever
     if (node.kernel == nullptr) {
       check(cudaMemcpyAsync(node.to, node.from, node.bytes, cudaMemcpyDefault, stream_of(stream_)), "copy");
       continue;

@@ -365,9 +365,11 @@ bool several_takes(const AffineWeights& weights, std::int64_t rows) {
     const bool known = cudaFuncGetAttributes(&attributes, several_long_kernel<4>) == cudaSuccess;
     return known && attributes.ptxVersion >= 90;
   }();
-  const std::int64_t kMostInputs = (clusters ? kMostWarps : kMostWarps / kShares) * kSegmentInputs;
+  // Five segments of 8 bits a block have no room in shared memory.
+  const int long_segments = weights.bits == 8 ? kMostWarps - kShares : kMostWarps;
+  const std::int64_t most_inputs = (clusters ? long_segments : kMostWarps / kShares) * kSegmentInputs;
   return rows > kFewRows && rows <= kSeveralRows && weights.count == 1 && weights.group == 64 && !weights.wide_pairs &&
-         weights.cols % 64 == 0 && weights.cols <= kMostInputs;
+         weights.cols % 64 == 0 && weights.cols <= most_inputs;
 }
 
 void several_products(Queue& queue, std::span<const FewProduct> products, const ActivationRows& x) {

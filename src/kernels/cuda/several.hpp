@@ -15,7 +15,7 @@ namespace lockstep::kernels::cuda {
 inline constexpr std::int64_t kSeveralRows = 16;
 
 /// Whether several_products() takes these weights and rows: one matrix of 4 or 8 bits, groups of 64 with bf16 pairs, at
-/// most 10,240 inputs, and more rows than few_products() takes.
+/// most 10,240 inputs (8,192 of 8 bits), and more rows than few_products() takes.
 [[nodiscard]] bool several_takes(const AffineWeights& weights, std::int64_t rows);
 /// Up to six products of quantised rows x in one launch, all of as many inputs.
 void several_products(Queue& queue, std::span<const FewProduct> products, const ActivationRows& x);
