@@ -2,6 +2,7 @@
 // and every answer is what the request gives alone, where the host draws.
 #include <gtest/gtest.h>
 
+#include "engine/device_requests.hpp"
 #include "engine/fixture.hpp"
 #include "engine/stepper.hpp"
 #include "support/ahead_backend.hpp"
@@ -25,12 +26,7 @@ Request mostly_devices(std::mt19937& random, std::int64_t vocab) {
   Request request = random_request(random, vocab, 60);
   request.sampler.acceptance = decode::AcceptanceRule::Stream;
   if (random() % 5 == 0) return request;
-  request.sampler.presence_penalty = request.sampler.frequency_penalty = 0;
-  request.sampler.logit_bias.clear();
-  request.sampler.top_k = 20;
-  request.sampler.draw_rule = decode::DrawRule::Pcg64;
-  request.logprobs = false;
-  request.top_logprobs = 0;
+  let_device_draw(request);
   return request;
 }
 

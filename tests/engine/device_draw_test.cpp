@@ -2,6 +2,7 @@
 // where the host draws everything.
 #include <gtest/gtest.h>
 
+#include "engine/device_requests.hpp"
 #include "engine/fixture.hpp"
 #include "engine/stepper.hpp"
 #include "support/drawing_backend.hpp"
@@ -21,13 +22,7 @@ model::Loaded on_device(const std::string& directory) {
 Request half_devices(std::mt19937& random, std::int64_t vocab) {
   Request request = random_request(random, vocab, 60);
   if (random() % 2 == 0) return request;
-  request.sampler.presence_penalty = request.sampler.frequency_penalty = 0;
-  request.sampler.logit_bias.clear();
-  request.sampler.top_k = 20;
-  request.sampler.draw_rule = decode::DrawRule::Pcg64;
-  request.sampler.acceptance = decode::AcceptanceRule::Stream;
-  request.logprobs = false;
-  request.top_logprobs = 0;
+  let_device_draw(request);
   return request;
 }
 

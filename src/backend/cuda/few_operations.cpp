@@ -1,5 +1,6 @@
 // Blocks and products of a few rows: the usual case of decoding.
 #include "backend/cuda/device_backend.hpp"
+#include "backend/cuda/expert_matrices.hpp"
 #include "kernels/cuda/few_experts.hpp"
 #include "kernels/cuda/several.hpp"
 
@@ -71,25 +72,12 @@ bool DeviceBackend::multiply_few(std::initializer_list<Product> products) {
 }
 
 bool DeviceBackend::experts_few(const MoeWeights& weights, const float* u, std::int64_t rows, const cuda::Tail& tail) {
-  const auto of = [](const MatrixPtr& matrix) -> const DeviceMatrix& {
-    return static_cast<const DeviceMatrix&>(*matrix);
-  };
-  for (const MatrixPtr* matrix : {&weights.router, &weights.gate, &weights.up, &weights.down, &weights.shared_gate,
-                                  &weights.shared_up, &weights.shared_down}) {
-    if (!of(*matrix).quantised) return false;
-  }
   const std::int64_t ranks = config_.experts_per_token;
-  const cuda::FewExperts few{&of(weights.gate).affine,
-                             &of(weights.up).affine,
-                             &of(weights.down).affine,
-                             &of(weights.shared_gate).affine,
-                             &of(weights.shared_up).affine,
-                             &of(weights.shared_down).affine,
-                             rows,
-                             ranks};
-  const DeviceMatrix& router = of(weights.router);
-  const DeviceMatrix& side_matrix = of(weights.shared_expert_gate);
-  if (!cuda::few_takes(router.affine, rows) || !cuda::few_experts_take(few)) return false;
+  const auto few = expert_matrices(weights, rows, ranks);
+  const DeviceMatrix& router = device_of(weights.router);
+  const DeviceMatrix& side_matrix = device_of(weights.shared_expert_gate);
+  if (!few || !router.quantised) return false;
+  if (!cuda::few_takes(router.affine, rows) || !cuda::few_experts_take(*few)) return false;
   if (side_matrix.quantised && !cuda::few_takes(side_matrix.affine, rows)) return false;
   const std::int64_t inner_rows = cuda::few_inner_rows(rows, ranks);
   auto* logits = scratch(0, rows, config_.experts);
@@ -109,10 +97,10 @@ bool DeviceBackend::experts_few(const MoeWeights& weights, const float* u, std::
   if (quantised && !same && !fits) {
     cuda::few_products(queue_, std::span(products).last(1), {u, nullptr, nullptr, rows}, {});
   }
-  const cuda::ActivationRows& inner_kept = inner.to_fill(of(weights.down).affine.group);
-  cuda::few_experts_inner(queue_, few, logits, kept, inner_kept, choice);
+  const cuda::ActivationRows& inner_kept = inner.to_fill(device_of(weights.down).affine.group);
+  cuda::few_experts_inner(queue_, *few, logits, kept, inner_kept, choice);
   const bool into = tail.streams <= cuda::kTailStreams;
-  cuda::few_experts_down(queue_, few, inner_kept, choice, shared_logit,
+  cuda::few_experts_down(queue_, *few, inner_kept, choice, shared_logit,
                          into ? tail : cuda::Tail{tail.y, nullptr, nullptr, 0});
   if (!into) add_tail(tail, rows);
   return true;

@@ -1,5 +1,6 @@
 // Blocks of up to 16 rows: parallel sequences that decode one row each.
 #include "backend/cuda/device_backend.hpp"
+#include "backend/cuda/expert_matrices.hpp"
 #include "kernels/cuda/several.hpp"
 #include "kernels/cuda/several_experts.hpp"
 
@@ -7,10 +8,6 @@ namespace lockstep::backend {
 namespace {
 
 namespace cuda = kernels::cuda;
-
-const DeviceMatrix& device_of(const MatrixPtr& matrix) {
-  return static_cast<const DeviceMatrix&>(*matrix);
-}
 
 }  // namespace
 
@@ -30,21 +27,10 @@ bool DeviceBackend::multiply_several(std::span<const cuda::AffineProduct> produc
 
 bool DeviceBackend::experts_several(const MoeWeights& weights, const float* u, std::int64_t rows,
                                     const cuda::Tail& tail) {
-  for (const MatrixPtr* matrix :
-       {&weights.gate, &weights.up, &weights.down, &weights.shared_gate, &weights.shared_up, &weights.shared_down}) {
-    if (!device_of(*matrix).quantised) return false;
-  }
   const std::int64_t ranks = config_.experts_per_token;
   const std::int64_t hidden = config_.hidden_size;
-  const cuda::FewExperts experts{&device_of(weights.gate).affine,
-                                 &device_of(weights.up).affine,
-                                 &device_of(weights.down).affine,
-                                 &device_of(weights.shared_gate).affine,
-                                 &device_of(weights.shared_up).affine,
-                                 &device_of(weights.shared_down).affine,
-                                 rows,
-                                 ranks};
-  if (!cuda::several_experts_take(experts)) return false;
+  const auto experts = expert_matrices(weights, rows, ranks);
+  if (!experts || !cuda::several_experts_take(*experts)) return false;
   auto* logits = scratch(0, rows, config_.experts);
   auto* shared_logit = scratch(2, rows, 1);
   Input input(*this, u, rows, hidden);
@@ -59,7 +45,7 @@ bool DeviceBackend::experts_several(const MoeWeights& weights, const float* u, s
       static_cast<float*>(scratch_.at(6).bytes(*this, static_cast<std::size_t>(most_rows * hidden) * sizeof(float)));
   parts.inner = &inner.to_fill(64);
   const bool into = tail.streams <= cuda::kTailStreams;
-  cuda::several_experts(queue_, experts, logits, shared_logit, input.quantised(64), parts,
+  cuda::several_experts(queue_, *experts, logits, shared_logit, input.quantised(64), parts,
                         into ? tail : cuda::Tail{tail.y, nullptr, nullptr, 0});
   if (!into) add_tail(tail, rows);
   return true;
