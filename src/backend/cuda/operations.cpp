@@ -223,14 +223,15 @@ void DeviceBackend::delta_into(const DeltaWeights& weights, const float* u, std:
   }
   if (cuda::delta_prepare_takes(convs, shape, kernel)) {
     cuda::delta_prepare(queue_, convs, shape, qkv, weights.conv->floats(), gates, conv, units, decay, beta);
+  } else if (cuda::delta_rows_takes(shape, kernel)) {
+    cuda::delta_rows(queue_, convs, shape, qkv, weights.conv->floats(), gates, conv, units, decay, beta);
   } else {
     cuda::delta_gates(queue_, a, b, gates.neg_a, gates.dt_bias, rows, heads, decay, beta);
     cuda::conv_silu(queue_, convs, {channels, kernel, 1}, qkv, weights.conv->floats(), conv);
     cuda::delta_units(queue_, shape, conv, rows, units);
   }
   cuda::delta_rule(queue_, runs, shape, conv, units, decay, beta, o);
-  constexpr std::int64_t kMostNormed = 256;
-  if (out.quantised && shape.value_dim % out.affine.group == 0 && shape.value_dim <= kMostNormed) {
+  if (out.quantised && shape.value_dim % out.affine.group == 0 && cuda::quantise_gated_norm_takes(shape.value_dim)) {
     cuda::quantise_gated_norm(queue_, o, z, weights.norm->floats(), shape.value_dim, eps,
                               output.to_fill(out.affine.group));
   } else {
@@ -445,8 +446,7 @@ void DeviceBackend::experts_into(const MoeWeights& weights, const float* u, std:
   back.in_rows = nullptr;
   back.out_rows = lists.order;
   multiply({{*weights.down, routed_inner, outputs, &back}, {*weights.shared_down, shared_inner, shared}});
-  cuda::combine(queue_, outputs, rank_weights, shared, shared_logit, rows, ranks, hidden, tail.y);
-  add_tail(tail, rows);
+  cuda::combine(queue_, outputs, rank_weights, shared, shared_logit, rows, ranks, hidden, tail);
 }
 
 void DeviceBackend::project(const Matrix& matrix, const float* u, std::int64_t rows, float* out) {

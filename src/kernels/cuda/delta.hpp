@@ -57,6 +57,11 @@ struct GateInput {
 /// conv_silu(), delta_units() and delta_gates() in one launch. Of `conv` only the values are written.
 void delta_prepare(Queue& queue, std::span<const ConvRun> runs, const DeltaShape& shape, const float* qkv,
                    const float* weight, const GateInput& gates, float* conv, float* units, float* decay, float* beta);
+/// Whether delta_rows() takes this shape: a kernel of four taps, vectors of 128.
+[[nodiscard]] bool delta_rows_takes(const DeltaShape& shape, int kernel);
+/// The same as delta_prepare() for runs of any length.
+void delta_rows(Queue& queue, std::span<const ConvRun> runs, const DeltaShape& shape, const float* qkv,
+                const float* weight, const GateInput& gates, float* conv, float* units, float* decay, float* beta);
 /// The recurrence: out [rows, heads, value_dim].
 void delta_rule(Queue& queue, std::span<const DeltaRun> runs, const DeltaShape& shape, const float* conv,
                 const float* units, const float* decay, const float* beta, float* out);

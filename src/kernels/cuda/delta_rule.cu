@@ -13,174 +13,271 @@ struct RuleParams {
   float* out;
 };
 
-constexpr int kRuleThreads = 128;
+constexpr int kRuleWarps = 3;  ///< of a block that hold the state; one more brings the rows
+constexpr int kRuleThreads = 32 * (kRuleWarps + 1);
 constexpr int kStageRows = 8;  ///< rows that arrive together
 constexpr int kRingRows = 32;  ///< two stages on their way, two in use where a row is the last of its stage
 
-/// Rows of one head, row t at t % kRingRows. Segments lie in different banks.
+/// Shared memory that nobody uses, so that a multiprocessor takes one block: while the kernel in front ends, some would
+/// take two, which then last twice as long (883 us instead of 583 for 2,048 rows).
+constexpr std::size_t kAlone = 76 * 1024;
+
+/// Value columns of a warp: two neighbours a lane, which share their keys. A line of lanes holds one segment.
 template <int kSegments>
-struct Ring {
-  static constexpr int kColumns = kRuleThreads / kSegments;
-  float units[2][kRingRows][kSegments * kPaddedKeys];  ///< q and k
-  float values[kRingRows][kColumns];
-  float gates[2][kRingRows];  ///< decay and beta
+constexpr int kWarpColumns = 2 * (32 / kSegments);
+
+/// What a row brings for one key head and the block's columns. Segments lie in different banks.
+template <int kSegments>
+struct __align__(16) RingRow {
+  float units[2][kSegments * kPaddedKeys];  ///< q and k
+  float values[kRuleWarps][kWarpColumns<kSegments>];
+  float2 gates[kRuleWarps + 1];  ///< decay and beta; one for the size
 };
-
-/// Where a thread's copies of the next rows come from.
+/// Row t at t % kRingRows.
 template <int kSegments>
-struct Feed {
-  static constexpr int kColumns = Ring<kSegments>::kColumns;
-  static constexpr int kPieces = kSegments * kSegmentKeys / 4;    ///< of 16 bytes, of a row's q or k
-  static constexpr int kUnitRows = kRuleThreads / (2 * kPieces);  ///< rows whose units are copied at once
-  static constexpr int kValueRows = kRuleThreads / kColumns;      ///< the same for values
-  const float *units, *values, *gates;
-  std::int64_t unit_step, value_step, gate_step;  ///< from row to row
-  int row, rows;
-  bool has_value;
+using Ring = RingRow<kSegments>[kRingRows];
 
-  __device__ __forceinline__ void start(const RuleParams& p, const DeltaRun& run, int head) {
-    const DeltaShape& s = p.shape;
-    const int thread = static_cast<int>(threadIdx.x);
-    const int key_head = head / (s.heads / s.key_heads);
-    const int column = static_cast<int>(blockIdx.x) * kColumns + thread % kColumns;
-    unit_step = 2 * s.key_size();
-    value_step = s.channels();
-    gate_step = s.heads;
-    units = p.units + (run.first_row + thread / (2 * kPieces)) * unit_step + thread / kPieces % 2 * s.key_size() +
-            key_head * s.key_dim + thread % kPieces * 4;
-    values = p.conv + (run.first_row + thread / kColumns) * value_step + 2 * s.key_size() + head * s.value_dim + column;
-    gates = (thread % 2 == 0 ? p.decay : p.beta) + (run.first_row + thread / 2) * gate_step + head;
-    row = 0;
-    rows = run.rows;
-    has_value = column < s.value_dim;
-  }
-
-  /// Starts the copies of the next kStageRows rows.
-  __device__ __forceinline__ void fetch(Ring<kSegments>& to) {
-    const int thread = static_cast<int>(threadIdx.x);
-    const int slot = row % kRingRows;
-    const int piece = thread % kPieces;
-    const int left = rows - row;
-    float* unit = &to.units[thread / kPieces % 2][slot + thread / (2 * kPieces)]
-                           [piece * 4 + piece / (kSegmentKeys / 4) * (kPaddedKeys - kSegmentKeys)];
-#pragma unroll
-    for (int i = 0; i < kStageRows; i += kUnitRows) {
-      if (thread / (2 * kPieces) + i < left) copy_soon(unit + i * (kSegments * kPaddedKeys), units + i * unit_step);
-    }
-    float* value = &to.values[slot + thread / kColumns][thread % kColumns];
-#pragma unroll
-    for (int i = 0; i < kStageRows; i += kValueRows) {
-      if (has_value && thread / kColumns + i < left) copy_four_soon(value + i * kColumns, values + i * value_step);
-    }
-    if (thread < 2 * kStageRows && thread / 2 < left) copy_four_soon(&to.gates[thread % 2][slot + thread / 2], gates);
-    copies_made();
-    row += kStageRows;
-    units += kStageRows * unit_step;
-    values += kStageRows * value_step;
-    gates += kStageRows * gate_step;
-  }
+/// Columns of the warp that comes `index`-th among those of a key head.
+struct Place {
+  int head, column;
+  bool live;
 };
-
-/// Key dimension 32 * kSegments with kSegments = 1, 2 or 4: a warp holds 32 / kSegments value columns, each lane one
-/// segment of 32 keys of one column in registers. Blocks: x covers value columns, y heads, z runs. A row's last pass
-/// over the state is the next row's first.
 template <int kSegments>
-__global__ void __launch_bounds__(kRuleThreads) rule_kernel(RuleParams p) {
-  __shared__ __align__(16) Ring<kSegments> ring;
-  trigger_next_grid();
-  wait_previous_grid();
-  constexpr int kColumnsPerWarp = 32 / kSegments;
-  const DeltaRun& run = p.runs[blockIdx.z];
-  if (run.rows == 0) return;
-  const int lane = lane_id();
-  const int in_block = static_cast<int>(threadIdx.x) / 32 * kColumnsPerWarp + lane % kColumnsPerWarp;
-  const int v = static_cast<int>(blockIdx.x) * Ring<kSegments>::kColumns + in_block;
-  const int segment = lane / kColumnsPerWarp;
-  const int head = static_cast<int>(blockIdx.y);
+__device__ __forceinline__ Place place_of(const DeltaShape& s, int key_head, int warp) {
+  const int per_head = (s.value_dim + kWarpColumns<kSegments> - 1) / kWarpColumns<kSegments>;
+  const int ratio = s.heads / s.key_heads;
+  const int index = static_cast<int>(blockIdx.x) * kRuleWarps + warp;
+  const bool live = index < ratio * per_head;
+  return {key_head * ratio + (live ? index / per_head : 0), index % per_head * kWarpColumns<kSegments>, live};
+}
+
+/// Starts the copies of kStageRows rows, by one warp. Rows beyond the last one stay as they are: nobody uses them.
+template <int kSegments>
+__device__ __forceinline__ void fetch_rows(const RuleParams& p, const DeltaRun& run, int key_head, int row,
+                                           Ring<kSegments>& ring) {
+  constexpr int kPieces = kSegments * kSegmentKeys / 4;  ///< of 16 bytes, of a row's q or k
+  constexpr int kColumns = kWarpColumns<kSegments>;
   const DeltaShape& s = p.shape;
-  const bool live = v < s.value_dim;
-  const std::int64_t base = static_cast<std::int64_t>(head) * s.key_dim * s.value_dim +
-                            static_cast<std::int64_t>(segment) * kSegmentKeys * s.value_dim + (live ? v : 0);
-  Feed<kSegments> feed;
-  feed.start(p, run, head);
-  feed.fetch(ring);
-  feed.fetch(ring);
-  float state[kSegmentKeys];
+  const int lane = lane_id();
+  const int left = run.rows - row;
+  RingRow<kSegments>* to = ring + row % kRingRows;
+  const std::int64_t first = run.first_row + row;
 #pragma unroll
-  for (int k = 0; k < kSegmentKeys; ++k) state[k] = run.state[base + static_cast<std::int64_t>(k) * s.value_dim];
-  // The oldest stage on its way is there; another one takes its place.
-  const auto arrive = [&] {
+  for (int i = lane; i < kStageRows * 2 * kPieces; i += 32) {
+    const int piece = i % kPieces;
+    const int kind = i / kPieces % 2;
+    const int r = i / (2 * kPieces);
+    if (r >= left) continue;
+    const float* from = p.units + ((first + r) * 2 + kind) * s.key_size() + key_head * s.key_dim + piece * 4;
+    copy_soon(&to[r].units[kind][piece / (kSegmentKeys / 4) * kPaddedKeys + piece % (kSegmentKeys / 4) * 4], from);
+  }
+#pragma unroll
+  for (int warp = 0; warp < kRuleWarps; ++warp) {
+    const Place at = place_of<kSegments>(s, key_head, warp);
+    if (!at.live) continue;
+    const std::int64_t channel = 2 * s.key_size() + static_cast<std::int64_t>(at.head) * s.value_dim + at.column;
+#pragma unroll
+    for (int i = lane; i < kStageRows * kColumns; i += 32) {
+      const int r = i / kColumns;
+      const int c = i % kColumns;
+      if (r < left && at.column + c < s.value_dim) {
+        copy_four_soon(&to[r].values[warp][c], p.conv + (first + r) * s.channels() + channel + c);
+      }
+    }
+    const int r = lane / 2;
+    if (r < kStageRows && r < left) {
+      const std::int64_t from = (first + r) * s.heads + at.head;
+      if (lane % 2 == 0) {
+        copy_four_soon(&to[r].gates[warp].x, p.decay + from);
+      } else {
+        copy_four_soon(&to[r].gates[warp].y, p.beta + from);
+      }
+    }
+  }
+  copies_made();
+}
+
+/// The warp that brings the rows: a stage is there, another one takes its place, as often as the others wait.
+template <int kSegments>
+__device__ __forceinline__ void bring_rows(const RuleParams& p, const DeltaRun& run, int key_head,
+                                           Ring<kSegments>& ring) {
+  int row = 0;
+  for (; row < 2 * kStageRows; row += kStageRows) fetch_rows<kSegments>(p, run, key_head, row, ring);
+  for (int there = 0; there < run.rows; there += kStageRows) {
     wait_copies<1>();
     __syncthreads();
-    feed.fetch(ring);
-  };
-  arrive();
-  float even[kSegmentKeys];  // keys of even rows
-  float odd[kSegmentKeys];
+    fetch_rows<kSegments>(p, run, key_head, row, ring);
+    row += kStageRows;
+  }
+  wait_copies<0>();
+}
+
+/// What a lane holds: one segment of 32 keys of two value columns, and what the next rows need of the ring.
+template <int kSegments>
+struct Flow {
+  static constexpr int kLine = 32 / kSegments;
+  using Row = RingRow<kSegments>;
+  Ring<kSegments>& ring;
+  const Row *next, *after;  ///< the two rows behind the present one
+  int warp, in_line, mine;
+  bool odd;
+  float state[2][kSegmentKeys];
   float query[kSegmentKeys];
-  const int mine = segment * kPaddedKeys;
-  load_keys(ring.units[1][0] + mine, even);
-  load_keys(ring.units[1][1] + mine, odd);
-  load_keys(ring.units[0][0] + mine, query);
-  float match = add_segments<kSegments>(decay_and_match(state, ring.gates[0][0], even));
-  float* out = p.out + (static_cast<std::int64_t>(run.first_row) * s.heads + head) * s.value_dim + v;
-  float* captured = run.deltas != nullptr ? run.deltas + static_cast<std::int64_t>(head) * s.value_dim + v : nullptr;
+  float match[2];  ///< of the present row's keys, all segments
+  float beta;
+  float2 gates;  ///< of the next row
+  float2 values;
+
+  __device__ __forceinline__ void start(const float (&keys)[kSegmentKeys]) {
+    load_keys(ring[0].units[0] + mine, query);
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      match[c] = add_segments<kSegments>(decay_and_match(state[c], ring[0].gates[warp].x, keys));
+    }
+    beta = ring[0].gates[warp].y;
+    gates = ring[1].gates[warp];
+    values = reinterpret_cast<const float2*>(ring[0].values[warp])[in_line];
+    next = ring + 1;
+    after = ring + 2;
+  }
+
+  /// The sums of both columns over the segments: of the first in lanes of even segments, of the second in odd ones.
+  __device__ __forceinline__ float add_columns(const float (&read)[2]) const {
+    const float sum = (odd ? read[1] : read[0]) + __shfl_xor_sync(kAllLanes, odd ? read[0] : read[1], kLine);
+    if constexpr (kSegments == 4) return sum + __shfl_xor_sync(kAllLanes, sum, 2 * kLine);
+    return sum;
+  }
+
+  /// One key of a row's second pass over the state and of the next row's first. Both columns side by side: a
+  /// multiprocessor's registers deliver two numbers a cycle, so what both need is read once.
+  __device__ __forceinline__ void flow_key(int k, float key, float q, float next_key, const float (&delta)[2],
+                                           float (&read)[2], float (&sum)[2]) {
+    float updated[2];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) updated[c] = canon_fma(delta[c], key, state[c][k]);
+#pragma unroll
+    for (int c = 0; c < 2; ++c) read[c] = canon_fma(updated[c], q, read[c]);
+#pragma unroll
+    for (int c = 0; c < 2; ++c) state[c][k] = updated[c] * gates.x;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) sum[c] = canon_fma(state[c][k], next_key, sum[c]);
+  }
+
+  /// A row that is not the last one; beyond that come numbers that nobody uses. `keys` are the row's and become those
+  /// of the row after the next.
+  __device__ __forceinline__ float pass(float (&keys)[kSegmentKeys], const float (&next_keys)[kSegmentKeys],
+                                        float (&delta)[2]) {
+    float read[2] = {0.0F, 0.0F};
+    float sum[2] = {0.0F, 0.0F};
+    delta[0] = beta * (values.x - match[0]);
+    delta[1] = beta * (values.y - match[1]);
+    // What has been used makes room at once, so that loads have the time of a row.
+#pragma unroll
+    for (int i = 0; i < kSegmentKeys; i += 4) {
+#pragma unroll
+      for (int k = i; k < i + 4; ++k) {
+        flow_key(k, keys[k], query[k], next_keys[k], delta, read, sum);
+      }
+      load_four(after->units[1] + mine + i, keys + i);
+      load_four(next->units[0] + mine + i, query + i);
+    }
+    match[0] = add_segments<kSegments>(sum[0]);
+    match[1] = add_segments<kSegments>(sum[1]);
+    beta = gates.y;
+    gates = after->gates[warp];
+    values = reinterpret_cast<const float2*>(next->values[warp])[in_line];
+    next = after;
+    after = after + 1 == ring + kRingRows ? ring : after + 1;
+    return add_columns(read);
+  }
+
+  __device__ __forceinline__ float last(const float (&keys)[kSegmentKeys], float (&delta)[2]) {
+    float read[2] = {0.0F, 0.0F};
+    delta[0] = beta * (values.x - match[0]);
+    delta[1] = beta * (values.y - match[1]);
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+#pragma unroll
+      for (int k = 0; k < kSegmentKeys; ++k) {
+        state[c][k] = canon_fma(keys[k], delta[c], state[c][k]);
+        read[c] = canon_fma(state[c][k], query[k], read[c]);
+      }
+    }
+    return add_columns(read);
+  }
+};
+
+/// Key dimension 32 * kSegments with kSegments = 2 or 4, the state in registers. Blocks: x covers the columns of a key
+/// head, y key heads, z runs. A row's last pass over the state is the next row's first. While the sums of one column
+/// cross the lanes, the other column goes on.
+template <int kSegments, bool kCaptures>
+__global__ void __launch_bounds__(kRuleThreads) rule_kernel(RuleParams p) {
+  __shared__ Ring<kSegments> ring;
+  trigger_next_grid();
+  wait_previous_grid();
+  constexpr int kLine = 32 / kSegments;
+  const DeltaRun& run = p.runs[blockIdx.z];
+  const DeltaShape& s = p.shape;
+  if (run.rows == 0) return;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int key_head = static_cast<int>(blockIdx.y);
+  if (warp == kRuleWarps) {
+    bring_rows<kSegments>(p, run, key_head, ring);
+    return;
+  }
+  const int segment = lane_id() / kLine;
+  const Place at = place_of<kSegments>(s, key_head, warp);
+  Flow<kSegments> flow{ring, nullptr, nullptr, warp, lane_id() % kLine, segment * kPaddedKeys, segment % 2 != 0};
+  const int column = at.column + 2 * flow.in_line;
+  const std::int64_t base = (static_cast<std::int64_t>(at.head) * s.key_dim + segment * kSegmentKeys) * s.value_dim;
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const float* from = run.state + base + (column + c < s.value_dim ? column + c : 0);
+#pragma unroll
+    for (int k = 0; k < kSegmentKeys; ++k) flow.state[c][k] = from[static_cast<std::int64_t>(k) * s.value_dim];
+  }
+  __syncthreads();
+  float even_keys[kSegmentKeys];  // of even rows
+  float odd_keys[kSegmentKeys];
+  load_keys(ring[0].units[1] + flow.mine, even_keys);
+  load_keys(ring[1].units[1] + flow.mine, odd_keys);
+  flow.start(even_keys);
+  const int written = column + segment % 2;
+  const bool writes = at.live && segment < 2 && written < s.value_dim;
+  const std::int64_t first = static_cast<std::int64_t>(at.head) * s.value_dim + written;
   const int row_values = s.heads * s.value_dim;
-  const bool writes = live && segment == 0;
-  float beta = ring.gates[1][0];
-  float value = ring.values[0][in_block];
-  float next_decay = ring.gates[0][1];
-  const auto finish_row = [&](float read, float delta) {
-    const float sum = add_segments<kSegments>(read);
-    if (!writes) return;
-    *out = sum;
+  float* out = p.out + static_cast<std::int64_t>(run.first_row) * row_values + first;
+  float* captured = run.deltas + first;
+  float delta[2] = {0.0F, 0.0F};
+  const auto finish_row = [&](float sum) {
+    if (writes) *out = sum;
     out += row_values;
-    if (captured == nullptr) return;
-    *captured = delta;
-    captured += row_values;
-  };
-  // Row t, which is not the last one. Beyond the last row come numbers that nobody uses.
-  const auto pass = [&](int t, float(&keys)[kSegmentKeys], const float(&next_keys)[kSegmentKeys]) {
-    const int next = (t + 1) % kRingRows;
-    const int after = (t + 2) % kRingRows;
-    const float delta = beta * (value - match);
-    const float decay = next_decay;
-    beta = ring.gates[1][next];
-    value = ring.values[next][in_block];
-    next_decay = ring.gates[0][after];
-    const float read = flow_row(state, keys, next_keys, query, delta, decay, ring.units[1][after] + mine,
-                                ring.units[0][next] + mine, match);
-    match = add_segments<kSegments>(match);
-    finish_row(read, delta);
+    if constexpr (kCaptures) {
+      if (writes && run.deltas != nullptr) *captured = flow.odd ? delta[1] : delta[0];
+      captured += row_values;
+    }
   };
   int t = 0;
   static_assert(kStageRows % 2 == 0, "rows arrive in front of an even one");
 #pragma unroll 1
   for (; t + 2 < run.rows; t += 2) {
-    if ((t + 2) % kStageRows == 0) arrive();
-    pass(t, even, odd);
-    pass(t + 1, odd, even);
+    if ((t + 2) % kStageRows == 0) __syncthreads();
+    finish_row(flow.pass(even_keys, odd_keys, delta));
+    finish_row(flow.pass(odd_keys, even_keys, delta));
   }
-  const auto last = [&](const float(&keys)[kSegmentKeys]) {
-    const float delta = beta * (value - match);
-    float read = 0.0F;
-#pragma unroll
-    for (int k = 0; k < kSegmentKeys; ++k) {
-      state[k] = canon_fma(keys[k], delta, state[k]);
-      read = canon_fma(state[k], query[k], read);
-    }
-    finish_row(read, delta);
-  };
   if (t + 1 < run.rows) {
-    pass(t, even, odd);
-    last(odd);
+    finish_row(flow.pass(even_keys, odd_keys, delta));
+    finish_row(flow.last(odd_keys, delta));
   } else {
-    last(even);
+    finish_row(flow.last(even_keys, delta));
   }
-  wait_copies<0>();
-  if (!live) return;
 #pragma unroll
-  for (int k = 0; k < kSegmentKeys; ++k) run.next_state[base + static_cast<std::int64_t>(k) * s.value_dim] = state[k];
+  for (int c = 0; c < 2; ++c) {
+    if (!at.live || column + c >= s.value_dim) continue;
+    float* to = run.next_state + base + column + c;
+#pragma unroll
+    for (int k = 0; k < kSegmentKeys; ++k) to[static_cast<std::int64_t>(k) * s.value_dim] = flow.state[c][k];
+  }
 }
 
 constexpr int kMaxSegments = 16;
@@ -259,7 +356,7 @@ void delta_rule(Queue& queue, std::span<const DeltaRun> runs, const DeltaShape& 
     for (const DeltaRun& run : runs.first(runs.size() < kMaxRuns ? runs.size() : kMaxRuns)) {
       p.runs[count++] = run;
       most_rows = run.rows > most_rows ? run.rows : most_rows;
-      captures = captures || run.keys != nullptr;
+      captures = captures || run.keys != nullptr || run.deltas != nullptr;
     }
     runs = runs.subspan(count);
     p.shape = shape;
@@ -269,16 +366,16 @@ void delta_rule(Queue& queue, std::span<const DeltaRun> runs, const DeltaShape& 
     p.beta = beta;
     p.out = out;
     const auto heads = static_cast<unsigned>(shape.heads);
-    const auto fast = [&](void (*kernel)(RuleParams), int segments) {
-      launch(queue, kernel, {blocks_for(shape.value_dim, kRuleThreads / segments), heads, count}, {kRuleThreads, 1, 1},
-             0, p);
+    const auto fast = [&](void (*kernel)(RuleParams), int columns) {
+      const std::int64_t warps =
+          static_cast<std::int64_t>(shape.heads / shape.key_heads) * blocks_for(shape.value_dim, columns);
+      launch(queue, kernel, {blocks_for(warps, kRuleWarps), static_cast<unsigned>(shape.key_heads), count},
+             {kRuleThreads, 1, 1}, queue.clusters() ? kAlone : 0, p);
     };
     if (shape.key_dim == 128) {
-      fast(rule_kernel<4>, 4);
+      fast(captures ? rule_kernel<4, true> : rule_kernel<4, false>, kWarpColumns<4>);
     } else if (shape.key_dim == 64) {
-      fast(rule_kernel<2>, 2);
-    } else if (shape.key_dim == 32) {
-      fast(rule_kernel<1>, 1);
+      fast(captures ? rule_kernel<2, true> : rule_kernel<2, false>, kWarpColumns<2>);
     } else {
       launch(queue, any_rule_kernel, {blocks_for(shape.value_dim, 64), heads, count}, {64, 1, 1}, 0, p);
     }

@@ -113,8 +113,10 @@ struct GatedRows {
 };
 /// One or two such tasks.
 void quantise_gated(Queue& queue, std::span<const GatedRows> tasks);
+/// Whether quantise_gated_norm() takes heads of `dim` values: 128 or 256.
+[[nodiscard]] bool quantise_gated_norm_takes(int dim);
 /// Quantises ((o / rms(o)) * weight) * sigmoid(z) of every head of `dim` values: o and z [rows, cols], weight [dim].
-/// `dim` is a multiple of the group and at most 256.
+/// `dim` is a multiple of the group.
 void quantise_gated_norm(Queue& queue, const float* o, const float* z, const float* weight, int dim, float eps,
                          const ActivationRows& target);
 /// Up to six products; those of one kind and width share a launch. The group of `x` is that of its weights.

@@ -55,47 +55,6 @@ __global__ void silu_divided_kernel(VectorParams p) {
   if (i < p.n) p.x[i] = canon_silu(p.x[i] / p.divisor);
 }
 
-constexpr int kRowThreads = 128;  ///< of blocks that belong to one row
-
-struct MeanParams {
-  const float *gate, *n;
-  float *u, *inject;
-  std::int64_t rows, streams, hidden;
-};
-
-/// Blocks: x rows, y places of the hidden dimension.
-__global__ void gated_mean_kernel(MeanParams p) {
-  trigger_next_grid();
-  wait_previous_grid();
-  const std::int64_t row = blockIdx.x;
-  const int place = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
-  if (p.inject != nullptr && place < p.streams) {
-    float* inject = p.inject + row * p.streams + place;
-    *inject = 2.0F * canon_sigmoid(*inject / static_cast<float>(p.streams));
-  }
-  if (place >= p.hidden) return;
-  const float* gate = p.gate + row * p.streams * p.hidden + place;
-  const float* n = p.n + row * p.streams * p.hidden + place;
-  float u = canon_sigmoid(gate[0]) * n[0];
-#pragma unroll 4
-  for (int s = 1; s < p.streams; ++s) u = canon_fma(canon_sigmoid(gate[s * p.hidden]), n[s * p.hidden], u);
-  p.u[row * p.hidden + place] = u / static_cast<float>(p.streams);
-}
-
-/// Blocks: x rows, y places of the hidden dimension.
-__global__ void inject_kernel(VectorParams p) {
-  trigger_next_grid();
-  wait_previous_grid();
-  const std::int64_t row = blockIdx.x;
-  const int place = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
-  if (place >= p.hidden) return;
-  const float y = p.b[row * p.hidden + place];
-  float* x = p.x + row * p.streams * p.hidden + place;
-  const float* weights = p.a + row * p.streams;
-#pragma unroll 4
-  for (int s = 0; s < p.streams; ++s) x[s * p.hidden] = canon_fma(weights[s], y, x[s * p.hidden]);
-}
-
 /// One warp per row and stream.
 __global__ void ple_gate_kernel(VectorParams p) {
   trigger_next_grid();
@@ -251,100 +210,11 @@ __global__ void __launch_bounds__(kRouteThreads) route_kernel(RouteParams p) {
   }
 }
 
-struct SortParams {
-  const std::int32_t* chosen;
-  std::int32_t *order, *rows_of;
-  ExpertRun* runs;
-  std::int32_t* run_count;
-  int pairs, ranks, experts;
-};
-
-constexpr int kSortThreads = 1024;
-
-/// One block: counts per expert, prefix sums, placement. The order inside an
-/// expert does not matter: every pair is computed alone.
-__global__ void __launch_bounds__(kSortThreads) sort_kernel(SortParams p) {
-  trigger_next_grid();
-  wait_previous_grid();
-  extern __shared__ std::int32_t counts[];  // [experts] counts, then [experts] next places
-  __shared__ int warp_places[32];
-  __shared__ int warp_runs[32];
-  std::int32_t* next = counts + p.experts;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % 32;
-  for (int e = thread; e < p.experts; e += kSortThreads) counts[e] = 0;
-  __syncthreads();
-  for (int i = thread; i < p.pairs; i += kSortThreads) atomicAdd(counts + p.chosen[i], 1);
-  __syncthreads();
-  int places = 0;  // before the present round of experts
-  int runs = 0;
-  for (int base = 0; base < p.experts; base += kSortThreads) {
-    const int e = base + thread;
-    const int count = e < p.experts ? counts[e] : 0;
-    int place = count;
-    int run = count > 0 ? 1 : 0;
-    for (int width = 1; width < 32; width *= 2) {
-      const int other_place = __shfl_up_sync(kAllLanes, place, static_cast<unsigned>(width));
-      const int other_run = __shfl_up_sync(kAllLanes, run, static_cast<unsigned>(width));
-      if (lane >= width) {
-        place += other_place;
-        run += other_run;
-      }
-    }
-    if (lane == 31) {
-      warp_places[thread / 32] = place;
-      warp_runs[thread / 32] = run;
-    }
-    __syncthreads();
-    int before_places = places;
-    int before_runs = runs;
-    for (int w = 0; w < 32; ++w) {
-      if (w < thread / 32) {
-        before_places += warp_places[w];
-        before_runs += warp_runs[w];
-      }
-      places += warp_places[w];
-      runs += warp_runs[w];
-    }
-    if (e < p.experts) {
-      const int first = before_places + place - count;
-      next[e] = first;
-      if (count > 0) p.runs[before_runs + run - 1] = {e, first, count};
-    }
-    __syncthreads();
-  }
-  if (thread == 0) *p.run_count = runs;
-  for (int i = thread; i < p.pairs; i += kSortThreads) {
-    const int place = atomicAdd(next + p.chosen[i], 1);
-    p.order[place] = i;
-    p.rows_of[place] = i / p.ranks;
-  }
-}
-
 __global__ void silu_product_kernel(VectorParams p) {
   trigger_next_grid();
   wait_previous_grid();
   const int i = thread_item();
   if (i < p.n) p.x[i] = canon_silu(p.a[i]) * p.b[i];
-}
-
-struct CombineParams {
-  const float *outputs, *weights, *shared, *shared_logit;
-  float* y;
-  std::int64_t rows, ranks, hidden;
-};
-
-__global__ void combine_kernel(CombineParams p) {
-  trigger_next_grid();
-  wait_previous_grid();
-  const std::int64_t item = thread_item();
-  if (item >= p.rows * p.hidden) return;
-  const std::int64_t row = item / p.hidden;
-  const float* outputs = p.outputs + row * p.ranks * p.hidden + item % p.hidden;
-  float y = 0.0F;
-#pragma unroll 10
-  for (std::int64_t r = 0; r < p.ranks; ++r) y = canon_fma(p.weights[row * p.ranks + r], outputs[r * p.hidden], y);
-  p.y[item] = canon_fma(canon_sigmoid(p.shared_logit[row]), p.shared[item], y);
 }
 
 }  // namespace
@@ -363,25 +233,6 @@ void silu_divided(Queue& queue, float* x, std::int64_t n, float divisor) {
   p.n = n;
   p.divisor = divisor;
   launch_threads(queue, silu_divided_kernel, n, p);
-}
-
-void gated_mean(Queue& queue, const float* gate, const float* n, std::int64_t rows, std::int64_t streams,
-                std::int64_t hidden, float* u, float* inject) {
-  const std::int64_t places = hidden > streams ? hidden : streams;
-  launch(queue, gated_mean_kernel, {static_cast<unsigned>(rows), blocks_for(places, kRowThreads), 1},
-         {kRowThreads, 1, 1}, 0, MeanParams{gate, n, u, inject, rows, streams, hidden});
-}
-
-void inject(Queue& queue, float* x, const float* weights, const float* y, std::int64_t rows, std::int64_t streams,
-            std::int64_t hidden) {
-  VectorParams p{};
-  p.x = x;
-  p.a = weights;
-  p.b = y;
-  p.streams = streams;
-  p.hidden = hidden;
-  launch(queue, inject_kernel, {static_cast<unsigned>(rows), blocks_for(hidden, kRowThreads), 1}, {kRowThreads, 1, 1},
-         0, p);
 }
 
 void ple_gate(Queue& queue, const float* key, const float* query, const float* value, std::int64_t rows,
@@ -435,18 +286,7 @@ void route(Queue& queue, const float* logits, std::int64_t rows, std::int64_t n,
   }
   launch(queue, route_kernel, {static_cast<unsigned>(rows), 1, 1}, {kRouteThreads, 1, 1},
          static_cast<std::size_t>(2 * n + 2 * p.side_cols) * sizeof(float), p);
-  if (rows == 1) return;
-  SortParams sort{};
-  sort.chosen = chosen;
-  sort.order = lists.order;
-  sort.rows_of = lists.rows_of;
-  sort.runs = lists.runs;
-  sort.run_count = lists.run_count;
-  sort.pairs = static_cast<int>(rows * ranks);
-  sort.ranks = static_cast<int>(ranks);
-  sort.experts = static_cast<int>(n);
-  launch(queue, sort_kernel, {1, 1, 1}, {kSortThreads, 1, 1}, static_cast<std::size_t>(2 * n) * sizeof(std::int32_t),
-         sort);
+  if (rows > 1) sort_pairs(queue, chosen, rows * ranks, ranks, n, lists);
 }
 
 void silu_product(Queue& queue, const float* gate, const float* up, std::int64_t n, float* out) {
@@ -456,12 +296,6 @@ void silu_product(Queue& queue, const float* gate, const float* up, std::int64_t
   p.b = up;
   p.n = n;
   launch_threads(queue, silu_product_kernel, n, p);
-}
-
-void combine(Queue& queue, const float* outputs, const float* weights, const float* shared, const float* shared_logit,
-             std::int64_t rows, std::int64_t ranks, std::int64_t hidden, float* y) {
-  launch_threads(queue, combine_kernel, rows * hidden,
-                 CombineParams{outputs, weights, shared, shared_logit, y, rows, ranks, hidden});
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/few.hpp"
 #include "kernels/cuda/linear.hpp"
 #include "kernels/cuda/queue.hpp"
 
@@ -38,8 +39,12 @@ struct PairLists {
 void route(Queue& queue, const float* logits, std::int64_t rows, std::int64_t n, std::int64_t ranks,
            std::int32_t* chosen, float* weights, const PairLists& lists, const SideProduct* side);
 void silu_product(Queue& queue, const float* gate, const float* up, std::int64_t n, float* out);
-/// outputs [rows, ranks, hidden], shared [rows, hidden], shared_logit [rows].
+/// The lists of chosen experts [pairs], of which `ranks` belong to a row.
+void sort_pairs(Queue& queue, const std::int32_t* chosen, std::int64_t pairs, std::int64_t ranks, std::int64_t experts,
+                const PairLists& lists);
+/// outputs [rows, ranks, hidden], shared [rows, hidden], shared_logit [rows]. The sum goes to the tail's x where it has
+/// one, else to its y.
 void combine(Queue& queue, const float* outputs, const float* weights, const float* shared, const float* shared_logit,
-             std::int64_t rows, std::int64_t ranks, std::int64_t hidden, float* y);
+             std::int64_t rows, std::int64_t ranks, std::int64_t hidden, const Tail& tail);
 
 }  // namespace lockstep::kernels::cuda
