@@ -25,7 +25,7 @@ Status check_table_place(const DeviceChoice& choice, NgramMode mode);
 
 /// Prompt rows of a step when nothing else is asked for: a device reads its weights once for so many more.
 [[nodiscard]] constexpr std::int64_t prompt_chunk(const DeviceChoice& choice) {
-  return choice.cuda ? 2048 : 256;
+  return choice.cuda ? 4096 : 256;
 }
 
 /// The backend of the choice. `cpu` also holds what both use (the n-gram table) and what only the processor can do.

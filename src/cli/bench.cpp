@@ -436,7 +436,7 @@ void add_bench(CLI::App& app, CommandContext& context) {
   command->add_option("--prompt-repetitions", options->prompt_repetitions, "Runs of each prompt; 0 for --repetitions")
       ->transform(whole_number(0, 1000))
       ->capture_default_str();
-  command->add_option("--chunk", options->chunk, "Prompt tokens of one forward pass (default: 256, on a device 2048)")
+  command->add_option("--chunk", options->chunk, "Prompt tokens of one forward pass (default: 256, on a device 4096)")
       ->transform(whole_number(1, 4096));
   command->add_flag("--profile", options->profile, "Also print where the time went");
   command->add_flag("--json", options->json, "Print JSON instead of a table");

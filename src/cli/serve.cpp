@@ -266,7 +266,7 @@ void add_scheduling_options(CLI::App& command, Options& options) {
   add_number(command, "--parallel", engine.parallel, 1, 256, "Answers that are written at the same time");
   add_number(command, "--queue", engine.queue, 0, 65536, "Requests that wait at most; more get 429");
   command
-      .add_option("--prefill-chunk", options.prefill_chunk, "Prompt tokens of a step (default: 256, on a device 2048)")
+      .add_option("--prefill-chunk", options.prefill_chunk, "Prompt tokens of a step (default: 256, on a device 4096)")
       ->transform(whole_number(1, 4096));
   add_number(command, "--mixed-chunk", engine.mixed_chunk, 1, 4096, "The same beside running answers");
   add_number(command, "--depth", engine.depth, 0, decode::kMaxDepth, "Draft tokens a cycle; 0 decodes plainly");
