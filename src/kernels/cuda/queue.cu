@@ -241,6 +241,16 @@ void Queue::submit(const void* kernel, Extent grid, Extent block, std::size_t sh
   add(node);
 }
 
+const void* Queue::last_parameters(const void* kernel) const {
+  if (nodes_.empty() || nodes_.back().kernel != kernel) return nullptr;
+  return arguments_.data() + nodes_.back().offset;
+}
+
+void Queue::drop_last() {
+  arguments_.resize(nodes_.back().offset);
+  nodes_.pop_back();
+}
+
 Queue::Key Queue::batch_key() const {
   Key key{nodes_.size(), arguments_.size()};
   const auto mix = [&key](const void* data, std::size_t bytes) {

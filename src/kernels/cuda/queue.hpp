@@ -69,6 +69,11 @@ class Queue {
   /// `params` is the kernel's only parameter, passed by value.
   void submit(const void* kernel, Extent grid, Extent block, std::size_t shared, const void* params, std::size_t bytes);
 
+  /// The parameters of the last thing submitted, when that is a launch of `kernel` and not handed over yet; else null.
+  /// For a kernel that does its work and more: then drop_last() takes it back. Valid until the next call.
+  [[nodiscard]] const void* last_parameters(const void* kernel) const;
+  void drop_last();
+
   [[nodiscard]] int multiprocessors() const { return multiprocessors_; }
   /// Whether kernels made for clusters of blocks are there: their machine code is Hopper's.
   [[nodiscard]] bool clusters() const { return clusters_; }

@@ -221,6 +221,7 @@ __global__ void silu_product_kernel(VectorParams p) {
 
 void rms_norm(Queue& queue, const float* x, const float* weight, std::int64_t rows, std::int64_t groups,
               std::int64_t size, float eps, float* out) {
+  if (out != x && norm_written(queue, x, weight, rows, groups, size, eps, out)) return;
   const NormParams p{x,  weight, out, static_cast<int>(rows * groups), static_cast<int>(groups), static_cast<int>(size),
                      eps};
   launch(queue, rms_norm_kernel, {static_cast<unsigned>(p.items), 1, 1}, {kNormThreads, 1, 1},

@@ -19,6 +19,10 @@ void gated_mean(Queue& queue, const float* gate, const float* n, std::int64_t ro
                 std::int64_t hidden, float* u, float* inject);
 void inject(Queue& queue, float* x, const float* weights, const float* y, std::int64_t rows, std::int64_t streams,
             std::int64_t hidden);
+/// When the last thing submitted is inject() or combine() into these rows x: one kernel does that and the norm of its
+/// result, which x is then not read for. False when there is nothing to join.
+bool norm_written(Queue& queue, const float* x, const float* weight, std::int64_t rows, std::int64_t groups,
+                  std::int64_t size, float eps, float* out);
 void ple_gate(Queue& queue, const float* key, const float* query, const float* value, std::int64_t rows,
               std::int64_t streams, std::int64_t hidden, float* gated);
 /// x += a + b.
