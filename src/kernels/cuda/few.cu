@@ -147,17 +147,24 @@ __device__ __forceinline__ void few_body(const FewParams& p, int block) {
     TailValues tail;
     const bool early = kTokens == 1 && p.wide != nullptr && segment == 0 && lane < 16 && row0 + lane < job.rows;
     if (early) tail.load(p.wide, p.inject, p.streams, 0, job.rows, row0 + lane);
-    float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-    add_groups<kBits, kTokens>(stages + (round & (p.depth - 1)) * kStage, kSegmentChunks, 0, chunks, my_digits, steps0,
-                               steps1, lane, sums);
+    const std::byte* stage = stages + (round & (p.depth - 1)) * kStage;
     float* mine = parts + round % 2 * part_size + z * p.segments * 16 * kTokens;
+    if constexpr (kTokens == 1) {
+      const int first = segment * kSegmentChunks;
+      const float sum =
+          add_groups_of_row<kBits>(stage, kSegmentChunks, 0, chunks, digits + first * 8, steps + first, lane);
+      if (quad < 2) mine[segment * 16 + quad * 8 + row] = sum;
+    } else {
+      float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
+      add_groups<kBits, kTokens>(stage, kSegmentChunks, 0, chunks, my_digits, steps0, steps1, lane, sums);
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const int token = 2 * quad + c;
-      if (token >= kTokens) continue;
-      float* to = mine + (segment * kTokens + token) * 16 + row;
-      to[0] = sums[c];
-      to[8] = sums[2 + c];
+      for (int c = 0; c < 2; ++c) {
+        const int token = 2 * quad + c;
+        if (token >= kTokens) continue;
+        float* to = mine + (segment * kTokens + token) * 16 + row;
+        to[0] = sums[c];
+        to[8] = sums[2 + c];
+      }
     }
     __syncwarp();
     start(round + p.depth);

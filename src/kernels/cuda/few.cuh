@@ -145,6 +145,80 @@ __device__ __forceinline__ void add_groups(const std::byte* stage, int room, int
   }
 }
 
+/// The sum of the groups first..first+count of a staged tile for one activation row, one group after the other: that of
+/// output row lane / 4 in the lanes of quad 0, of row lane / 4 + 8 in those of quad 1. `digits` and `steps` are those
+/// of the row's group 0.
+///
+/// Of a row the tensor cores see a column of high digits h, one of low digits less 128 and two constant ones, 1 and
+/// -128: 256 h + (l - 128) and 256 * 1 - 128 add up to the value that the digits stand for, all with signed digits, so
+/// one product does where add_groups() needs two. Two groups share the eight columns: each of both products meets the
+/// columns of both, and a lane keeps what its columns have of their own group. The two constant columns lie beside the
+/// others' lanes, so that one exchange completes one sum a lane.
+template <int kBits>
+__device__ __forceinline__ float add_groups_of_row(const std::byte* stage, int room, int first, int count,
+                                                   const uint4* digits, const float2* steps, int lane) {
+  constexpr int kPieces = kBits / 4;
+  const int quad = lane % 4;
+  const int column = lane / 4;
+  const int gives = column / 4;  // the group of a pair whose column it gives
+  const int keeps = quad / 2;    // and whose results it keeps
+  const bool lower = quad % 2 != 0;
+  const unsigned mask = column % 4 < 2 ? 0xffffffffU : 0U;
+  const unsigned flip = column % 4 == 0 ? 0U : (column % 4 == 2 ? 0x01010101U : 0x80808080U);
+  const uint4* codes = reinterpret_cast<const uint4*>(stage) + first * 32 * kPieces + lane;
+  const unsigned* pairs =
+      reinterpret_cast<const unsigned*>(stage + room * 128 * kBits) + (first + keeps) * 16 + column * 2 + quad % 2;
+  digits += (first + gives) * 8 + quad * 2 + column % 2;
+  steps += first + keeps;
+  int next = 32 * kPieces;
+  bool live = true;
+  float sum = 0.0F;
+#pragma unroll 2
+  for (int base = 0; base < count; base += 2) {
+    if (base + 1 == count) {  // the last one alone, twice
+      next = 0;
+      digits -= gives * 8;
+      pairs -= keeps * 16;
+      steps -= keeps;
+      live = keeps == 0;
+    }
+    const uint4 d = *digits;
+    const unsigned b[4] = {(d.x & mask) ^ flip, (d.y & mask) ^ flip, (d.z & mask) ^ flip, (d.w & mask) ^ flip};
+    int dots[2][4];
+#pragma unroll
+    for (int g = 0; g < 2; ++g) {
+      uint4 chunk[kPieces];
+#pragma unroll
+      for (int k = 0; k < kPieces; ++k) chunk[k] = codes[g * next + k * 32];
+      unsigned a[4];
+      unpack<kBits>(chunk, 0, a);
+      mma_signed_first(dots[g], a, b[0], b[1]);
+      unpack<kBits>(chunk, 1, a);
+      mma_signed(dots[g], a, b[2], b[3]);
+    }
+    int own[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) own[i] = keeps == 0 ? dots[0][i] : dots[1][i];
+    const int upper_part = own[0] * 256 + own[1];
+    const int lower_part = own[2] * 256 + own[3];
+    const int other = __shfl_xor_sync(kAllLanes, lower ? upper_part : lower_part, 1);
+    const float dot = static_cast<float>((lower ? lower_part : upper_part) + other);
+    const unsigned word = *pairs;
+    const float2 t = *steps;
+    const float scale = bits_float(word << 16);
+    const float bias = bits_float(word & 0xffff0000U);
+    float value = canon_fma(scale * t.x, dot, (bias * t.x) * t.y);
+    value = live ? value : 0.0F;
+    sum += value;
+    sum += __shfl_down_sync(kAllLanes, value, 2);
+    codes += 2 * 32 * kPieces;
+    digits += 2 * 8;
+    pairs += 2 * 16;
+    steps += 2;
+  }
+  return sum;
+}
+
 /// stage_tile() by one thread, with bulk copies: fewer instructions, but less of the memory's bandwidth in a long run
 /// of tiles (head of one row 94 us instead of 88).
 template <int kBits>

@@ -176,15 +176,22 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
     for (int half = 0; half < 2; ++half) {
       wait_copies<1>();
       __syncwarp();
-      float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-      add_groups<4, kTokens>(stages + half * kStage, kSegmentChunks, 0, chunks, my_digits, steps0, steps1, lane, sums);
+      const std::byte* stage = stages + half * kStage;
+      float* to = mine + half * part_size + (z * p.segments + segment) * kTokens * 16 + row;
+      if (count == 1) {
+        const int at = in_row(0) * p.chunks + segment * kSegmentChunks;
+        const float sum = add_groups_of_row<4>(stage, kSegmentChunks, 0, chunks, digits + at * 8, steps + at, lane);
+        if (quad < 2) to[quad * 8] = sum;
+      } else if constexpr (kTokens > 1) {
+        float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
+        add_groups<4, kTokens>(stage, kSegmentChunks, 0, chunks, my_digits, steps0, steps1, lane, sums);
 #pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const int token = 2 * quad + c;
-        if (token >= kTokens) continue;
-        float* to = mine + half * part_size + ((z * p.segments + segment) * kTokens + token) * 16 + row;
-        to[0] = sums[c];
-        to[8] = sums[2 + c];
+        for (int c = 0; c < 2; ++c) {
+          const int token = 2 * quad + c;
+          if (token >= kTokens) continue;
+          to[token * 16] = sums[c];
+          to[token * 16 + 8] = sums[2 + c];
+        }
       }
       __syncwarp();
       if (unit + p.blocks < units) start(unit + p.blocks, half);
@@ -329,6 +336,18 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
       const auto steps_of = [&](int column) {
         return reinterpret_cast<const float2*>(at_row(column) + kDownChunks * kChunkDigits);
       };
+      if (here == 1) {
+        float total = 0.0F;
+#pragma unroll 1
+        for (int begin = 0; begin < p.chunks; begin += kSegmentChunks) {
+          const int some = p.chunks - begin < kSegmentChunks ? p.chunks - begin : kSegmentChunks;
+          total += add_groups_of_row<4>(slot, kDownChunks, begin, some, reinterpret_cast<const uint4*>(rows),
+                                        steps_of(0), lane);
+        }
+        if (quad < 2) results[row_of(base)][quad * 8 + row] = total;
+        __syncwarp();
+        continue;
+      }
       float totals[4] = {0.0F, 0.0F, 0.0F, 0.0F};
 #pragma unroll 1
       for (int begin = 0; begin < p.chunks; begin += kSegmentChunks) {

@@ -1,5 +1,7 @@
 #include "kernels/cuda/hyper.hpp"
 
+#include <algorithm>
+
 #include "kernels/cuda/bulk.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -14,6 +16,10 @@ constexpr int kChunksAWarp = (kMostSize / 256 + kDownWarps - 1) / kDownWarps;
 constexpr int kUpWarps = 8;
 constexpr int kOutputs = 2;  ///< of one warp of up_kernel
 constexpr int kMostUpChunks = 2;
+/// Shared memory with which no second block fits on a multiprocessor. The first one that is free would else take two of
+/// the first kernel's blocks, half of the others none: one row's site took twice as long for the same rows and weights,
+/// and the second kernel's blocks met two by two on the other half, with no registers left for the next kernel's.
+constexpr std::size_t kAlone = std::size_t{116} * 1024;
 
 struct HyperParams {
   const uint4 *down, *up, *inject_weights;
@@ -273,10 +279,10 @@ __global__ void __maxnreg__(kTokens == 1 ? 96 : 128) up_kernel(HyperParams p) {
 template <int kTokens>
 void run_site(Queue& queue, const HyperParams& p) {
   const int rows = p.lowrank + (p.inject == nullptr ? 0 : kStreams);
+  const std::size_t needed = static_cast<std::size_t>(kTokens * kStreams * p.hidden) * sizeof(float) +
+                             static_cast<std::size_t>(kDownRows * p.down_chunks) * 512;
   launch(queue, down_kernel<kTokens>, {blocks_for(rows, kDownRows), 1, 1}, {kDownThreads, 1, 1},
-         static_cast<std::size_t>(kTokens * kStreams * p.hidden) * sizeof(float) +
-             static_cast<std::size_t>(kDownRows * p.down_chunks) * 512,
-         p);
+         std::max(needed, kAlone), p);
   launch(queue, up_kernel<kTokens>, {blocks_for(p.hidden, kUpWarps * kOutputs), 1, 1}, {32 * kUpWarps, 1, 1}, 0, p);
 }
 

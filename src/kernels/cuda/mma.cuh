@@ -22,6 +22,15 @@ __device__ __forceinline__ void mma_unsigned(int (&d)[4], const unsigned (&a)[4]
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/// D = A * B, as mma_signed().
+__device__ __forceinline__ void mma_signed_first(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, "
+      "{%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+}
+
 /// The codes of inputs 32m..32m+31 of a chunk as the mma's A operand: even
 /// inputs of every eight, then odd ones.
 template <int kBits>
