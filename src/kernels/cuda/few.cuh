@@ -145,6 +145,32 @@ __device__ __forceinline__ void add_groups(const std::byte* stage, int room, int
   }
 }
 
+/// The products of a group's codes with the two halves of a B operand, times kCodeFactor.
+///
+/// Integer instructions are what limits a product of one row (two cycles each), so nibbles are not shifted: the low
+/// ones' sums are multiplied by 16, on the other pipe, and the high ones, which count 16 times where they are, added.
+template <int kBits>
+constexpr int kCodeFactor = kBits == 4 ? 16 : 1;
+template <int kBits>
+__device__ __forceinline__ void multiply_group(const uint4* codes, const unsigned (&b)[4], int (&dots)[4]) {
+  const uint4 c = codes[0];
+  if constexpr (kBits == 4) {
+    constexpr unsigned kLow = 0x0f0f0f0fU;
+    const unsigned low[4] = {c.x & kLow, c.y & kLow, c.z & kLow, c.w & kLow};
+    mma_first(dots, low, b[0], b[2]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) dots[i] *= 16;
+    const unsigned high[4] = {c.x & ~kLow, c.y & ~kLow, c.z & ~kLow, c.w & ~kLow};
+    mma_next(dots, high, b[1], b[3]);
+  } else {
+    const uint4 d = codes[32];
+    const unsigned first[4] = {c.x, c.y, c.z, c.w};
+    const unsigned second[4] = {d.x, d.y, d.z, d.w};
+    mma_first(dots, first, b[0], b[1]);
+    mma_next(dots, second, b[2], b[3]);
+  }
+}
+
 /// The sum of the groups first..first+count of a staged tile for one activation row, one group after the other: that of
 /// output row lane / 4 in the lanes of quad 0, of row lane / 4 + 8 in those of quad 1. `digits` and `steps` are those
 /// of the row's group 0.
@@ -157,7 +183,7 @@ __device__ __forceinline__ void add_groups(const std::byte* stage, int room, int
 template <int kBits>
 __device__ __forceinline__ float add_groups_of_row(const std::byte* stage, int room, int first, int count,
                                                    const uint4* digits, const float2* steps, int lane) {
-  constexpr int kPieces = kBits / 4;
+  constexpr int kGroup = 8 * kBits;  // codes of a group, in 16 bytes
   const int quad = lane % 4;
   const int column = lane / 4;
   const int gives = column / 4;  // the group of a pair whose column it gives
@@ -165,56 +191,43 @@ __device__ __forceinline__ float add_groups_of_row(const std::byte* stage, int r
   const bool lower = quad % 2 != 0;
   const unsigned mask = column % 4 < 2 ? 0xffffffffU : 0U;
   const unsigned flip = column % 4 == 0 ? 0U : (column % 4 == 2 ? 0x01010101U : 0x80808080U);
-  const uint4* codes = reinterpret_cast<const uint4*>(stage) + first * 32 * kPieces + lane;
+  const uint4* codes = reinterpret_cast<const uint4*>(stage) + first * kGroup + lane;
   const unsigned* pairs =
       reinterpret_cast<const unsigned*>(stage + room * 128 * kBits) + (first + keeps) * 16 + column * 2 + quad % 2;
   digits += (first + gives) * 8 + quad * 2 + column % 2;
   steps += first + keeps;
-  int next = 32 * kPieces;
-  bool live = true;
-  float sum = 0.0F;
-#pragma unroll 2
-  for (int base = 0; base < count; base += 2) {
-    if (base + 1 == count) {  // the last one alone, twice
-      next = 0;
-      digits -= gives * 8;
-      pairs -= keeps * 16;
-      steps -= keeps;
-      live = keeps == 0;
-    }
-    const uint4 d = *digits;
+  const auto value_of = [&](int base, int next) {
+    const uint4 d = digits[base * 8];
     const unsigned b[4] = {(d.x & mask) ^ flip, (d.y & mask) ^ flip, (d.z & mask) ^ flip, (d.w & mask) ^ flip};
     int dots[2][4];
-#pragma unroll
-    for (int g = 0; g < 2; ++g) {
-      uint4 chunk[kPieces];
-#pragma unroll
-      for (int k = 0; k < kPieces; ++k) chunk[k] = codes[g * next + k * 32];
-      unsigned a[4];
-      unpack<kBits>(chunk, 0, a);
-      mma_signed_first(dots[g], a, b[0], b[1]);
-      unpack<kBits>(chunk, 1, a);
-      mma_signed(dots[g], a, b[2], b[3]);
-    }
+    multiply_group<kBits>(codes + base * kGroup, b, dots[0]);
+    multiply_group<kBits>(codes + (base + next) * kGroup, b, dots[1]);
     int own[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) own[i] = keeps == 0 ? dots[0][i] : dots[1][i];
     const int upper_part = own[0] * 256 + own[1];
     const int lower_part = own[2] * 256 + own[3];
     const int other = __shfl_xor_sync(kAllLanes, lower ? upper_part : lower_part, 1);
-    const float dot = static_cast<float>((lower ? lower_part : upper_part) + other);
-    const unsigned word = *pairs;
-    const float2 t = *steps;
+    const float dot =
+        static_cast<float>((lower ? lower_part : upper_part) + other) * (1.0F / static_cast<float>(kCodeFactor<kBits>));
+    const unsigned word = pairs[base * 16];
+    const float2 t = steps[base];
     const float scale = bits_float(word << 16);
     const float bias = bits_float(word & 0xffff0000U);
-    float value = canon_fma(scale * t.x, dot, (bias * t.x) * t.y);
-    value = live ? value : 0.0F;
+    return canon_fma(scale * t.x, dot, (bias * t.x) * t.y);
+  };
+  float sum = 0.0F;
+#pragma unroll 2
+  for (int base = 0; base + 1 < count; base += 2) {
+    const float value = value_of(base, 1);
     sum += value;
     sum += __shfl_down_sync(kAllLanes, value, 2);
-    codes += 2 * 32 * kPieces;
-    digits += 2 * 8;
-    pairs += 2 * 16;
-    steps += 2;
+  }
+  if (count % 2 != 0) {  // the last one alone, in both places
+    digits -= gives * 8;
+    pairs -= keeps * 16;
+    steps -= keeps;
+    sum += value_of(count - 1, 0);
   }
   return sum;
 }
