@@ -1,192 +1,277 @@
-// Attention of many rows on CUDA: one block takes all attended positions of a row, in order, and keeps the running
+// Attention of many rows on CUDA: two warps take all attended positions of a row, in order, and keep the running
 // state (docs/numerics.md N5).
 #include "kernels/cuda/attention.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kHeads = 12;              ///< query heads of a block, of one key head
-constexpr int kPartHeads = kHeads / 2;  ///< of a thread that adds up values
+constexpr int kHeads = 12;  ///< query heads of a block, of one key head
 constexpr int kDim = 256;
-constexpr int kThreads = kDim;
-constexpr int kWarpsHere = kThreads / 32;
-constexpr int kWarpKeys = kBlock / kWarpsHere;  ///< keys of a warp
-constexpr int kPieces = kDim / 8;               ///< of 16 bytes, of a key or value
-constexpr int kLeastRows = 128;                 ///< fewer rows leave multiprocessors idle
+constexpr int kWarpsHere = 2;
+constexpr int kThreads = 32 * kWarpsHere;
+constexpr int kThreadDims = kDim / kThreads;  ///< of the values that a thread adds up
+constexpr int kSteps = kDim / 32;
+constexpr int kStageBytes = 4096;
+constexpr int kStages = 4;      ///< of a warp's ring
+constexpr int kStageKeys = 8;   ///< whole keys, of one warp's own
+constexpr int kStageValues = 16;  ///< the warp's half of the dimensions
+constexpr int kPhase = 4;         ///< stages of a block's keys, and of its values
+constexpr int kLeastRows = 128;   ///< fewer rows leave multiprocessors idle
 
 struct Shared {
-  float query[kHeads][kDim];
-  float sums[kHeads][kDim];  ///< of the blocks that are done, each thread its own dimensions and heads
-  std::uint16_t keys[kBlock][kDim];
-  std::uint16_t values[kBlock][kDim];
-  float shares[kHeads][kBlock];  ///< scores at first, then the shares of the keys
-  float old_factors[kHeads], new_factors[kHeads];
-  float maxima[kHeads], totals[kHeads];
-  const std::byte* rows[2][kBlock];  ///< keys of this and the next block
+  std::uint16_t ring[kWarpsHere][kStages][kStageBytes / 2];
+  float sums[kHeads][kDim];           ///< of the blocks that are done, each thread its own dimensions
+  float shares[2][kBlock][kHeads];    ///< of this and the next block: scores at first, then the shares of the keys
+  float2 factors[2][kHeads];          ///< what earlier blocks and this one are multiplied with
+  float totals[kHeads];
+  const std::byte* rows[kWarpsHere][2][kBlock];  ///< where this and the next block's keys lie, less the offset of keys
 };
 
 /// What a block's positions are and where they lie.
 struct Rows {
   const AttentionRun* run;
   const std::int32_t* positions;
-  std::int64_t keys_offset, values_offset;
   int count, kv_heads, kv_head;
 };
 
-/// The addresses of block b's keys, less the offset of keys.
-__device__ __forceinline__ void place_block(Shared& shared, const Rows& r, int b) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const int at = b * kBlock + thread;
-  if (thread >= kBlock || at >= r.count) return;
-  const int position = r.positions[at];
-  shared.rows[b % 2][thread] = r.run->pages[position / kPage] + r.run->layer_offset +
-                               static_cast<std::int64_t>(position % kPage * r.kv_heads + r.kv_head) * (kDim * 2);
+/// A lane's two positions of block b; behind the end the last one again.
+__device__ __forceinline__ int2 find_positions(const Rows& r, int b) {
+  const int at = b * kBlock + lane_id();
+  const int last = r.count - 1;
+  return make_int2(r.positions[at < last ? at : last], r.positions[at + 32 < last ? at + 32 : last]);
 }
 
-/// Starts the copies of block b's keys or values.
-__device__ __forceinline__ void fetch_block(std::uint16_t (&to)[kBlock][kDim], const Shared& shared, const Rows& r,
-                                            int b, std::int64_t offset) {
+__device__ __forceinline__ const std::byte* place(const Rows& r, const std::byte* page, int position) {
+  return page + r.run->layer_offset + static_cast<std::int64_t>(position % kPage * r.kv_heads + r.kv_head) * (kDim * 2);
+}
+
+/// Starts the copies of the warp's keys of stage s.
+__device__ __forceinline__ void fetch_keys(std::uint16_t* to, const std::byte* const* rows, int s, int warp,
+                                           std::int64_t offset) {
   const int lane = lane_id();
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  static_assert(kPieces == 32);
+  const std::byte* const* from = rows + s * (kStageKeys * kWarpsHere) + warp * kStageKeys;
 #pragma unroll
-  for (int i = 0; i < kWarpKeys; ++i) {
-    const int k = warp + i * kWarpsHere;
-    if (b * kBlock + k < r.count) copy_soon(&to[k][lane * 8], shared.rows[b % 2][k] + offset + lane * 16);
+  for (int i = 0; i < kStageKeys; i += 2) {
+    const ulonglong2 two = *reinterpret_cast<const ulonglong2*>(from + i);
+    copy_soon(to + i * kDim + lane * 8, reinterpret_cast<const std::byte*>(two.x) + offset);
+    copy_soon(to + (i + 1) * kDim + lane * 8, reinterpret_cast<const std::byte*>(two.y) + offset);
   }
-  copies_made();
 }
 
-/// What a thread adds up of the values.
-struct Part {
-  int dim, head;
-  __device__ __forceinline__ Part()
-      : dim(static_cast<int>(threadIdx.x) % (kDim / 2) * 2),
-        head(static_cast<int>(threadIdx.x) / (kDim / 2) * kPartHeads) {}
+/// Starts the copies of the warp's half of the values of stage s.
+__device__ __forceinline__ void fetch_values(std::uint16_t* to, const std::byte* const* rows, int s,
+                                             std::int64_t offset) {
+  const int lane = lane_id();
+  const std::byte* const* from = rows + s * kStageValues + lane / 16;
+#pragma unroll
+  for (int i = 0; i < kStageValues; i += 2) copy_soon(to + i * (kDim / 2) + lane * 8, from[i] + offset);
+}
+
+/// Sums of two keys and twelve heads, spread over the warp's lanes: of heads 0..7 and of heads 8..11, [key][head], in
+/// each lane's own order (fold_permuted()).
+struct Sums {
+  float a[16], b[8];
+
+  /// A round of the fold.
+  template <int kWidth>
+  __device__ __forceinline__ void fold() {
+#pragma unroll
+    for (int i = 0; i < (kWidth > 1 ? kWidth / 2 : 1); ++i) {
+      a[i] += __shfl_xor_sync(kAllLanes, a[kWidth > 1 ? i + kWidth / 2 : 0], kWidth);
+    }
+#pragma unroll
+    for (int i = 0; i < (kWidth > 2 ? kWidth / 4 : 1); ++i) {
+      b[i] += __shfl_xor_sync(kAllLanes, b[kWidth > 2 ? i + kWidth / 4 : 0], kWidth);
+    }
+  }
 };
 
-/// scores = query * key of every head and a warp's keys.
-__device__ __forceinline__ void score_block(Shared& shared, float scale) {
+struct Query {
+  float a[8][kSteps], b[4][kSteps];
+};
+
+/// scores = query * key of every head and the keys of a stage.
+__device__ __forceinline__ void score_stage(const std::uint16_t* stage, const Query& q, float scale, float* scores) {
   const int lane = lane_id();
-  const int key0 = static_cast<int>(threadIdx.x) / 32 * kWarpKeys;
-  static_assert(kWarpKeys == 8);
-  // Of four heads: [key of the warp][head], permuted by the lane's number as fold_permuted() wants it.
-  float sums[kHeads / 4][32];
+  const std::uint16_t* first = stage + lane / 16 * kDim + lane;
+  const std::uint16_t* second = stage + (1 - lane / 16) * kDim + lane;
+  float* to = scores + lane / 16 * kHeads + (lane % 2 == 0 ? lane / 2 % 8 : 8 + lane / 4 % 4);
+  Sums sums[2];
+  std::uint16_t raw[2][2][kSteps];
+  const auto load = [&](int pair) {
 #pragma unroll
-  for (int f = 0; f < kHeads / 4; ++f) {
+    for (int i = 0; i < kSteps; ++i) {
+      raw[pair % 2][0][i] = first[pair * (2 * kDim) + i * 32];
+      raw[pair % 2][1][i] = second[pair * (2 * kDim) + i * 32];
+    }
+  };
+  const auto store = [&](const Sums& s, int pair) { to[pair * (2 * kHeads)] = (lane % 2 == 0 ? s.a[0] : s.b[0]) * scale; };
+  load(0);
 #pragma unroll
-    for (int i = 0; i < 32; ++i) sums[f][i] = 0.0F;
-  }
-  const float* queries[4];
-  const std::uint16_t* keys[kWarpKeys];
+  for (int pair = 0; pair < kStageKeys / 2; ++pair) {
+    Sums& now = sums[pair % 2];
+    Sums& before = sums[(pair + 1) % 2];
+    if (pair + 1 < kStageKeys / 2) load(pair + 1);
 #pragma unroll
-  for (int h = 0; h < 4; ++h) queries[h] = &shared.query[h ^ (lane % 4)][lane];
+    for (int i = 0; i < kSteps; ++i) {
+      const float key0 = bf16_to_float(raw[pair % 2][0][i]);
+      const float key1 = bf16_to_float(raw[pair % 2][1][i]);
 #pragma unroll
-  for (int j = 0; j < kWarpKeys; ++j) keys[j] = &shared.keys[key0 + (j ^ (lane / 4))][lane];
-#pragma unroll 1
-  for (int i = 0; i < kDim; i += 32) {
-    float q[kHeads];
+      for (int h = 0; h < 8; ++h) now.a[h] = canon_fma(q.a[h][i], key0, i == 0 ? 0.0F : now.a[h]);
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) q[h] = queries[h % 4][h / 4 * (4 * kDim) + i];
+      for (int h = 0; h < 4; ++h) now.b[h] = canon_fma(q.b[h][i], key0, i == 0 ? 0.0F : now.b[h]);
 #pragma unroll
-    for (int j = 0; j < kWarpKeys; ++j) {
-      const float key = bf16_to_float(keys[j][i]);
+      for (int h = 0; h < 8; ++h) now.a[8 + h] = canon_fma(q.a[h][i], key1, i == 0 ? 0.0F : now.a[8 + h]);
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) sums[h / 4][j * 4 + h % 4] = canon_fma(q[h], key, sums[h / 4][j * 4 + h % 4]);
+      for (int h = 0; h < 4; ++h) now.b[4 + h] = canon_fma(q.b[h][i], key1, i == 0 ? 0.0F : now.b[4 + h]);
+      if (pair == 0) continue;
+      if (i == 0) before.fold<16>();
+      if (i == 1) before.fold<8>();
+      if (i == 2) before.fold<4>();
+      if (i == 3) before.fold<2>();
+      if (i == 4) before.fold<1>();
+      if (i == 5) store(before, pair - 1);
     }
   }
-#pragma unroll
-  for (int f = 0; f < kHeads / 4; ++f) {
-    const float dot = fold_permuted(sums[f]);
-    shared.shares[4 * f + lane % 4][key0 + lane / 4] = dot * scale;
-  }
+  Sums& last = sums[1];
+  last.fold<16>();
+  last.fold<8>();
+  last.fold<4>();
+  last.fold<2>();
+  last.fold<1>();
+  store(last, kStageKeys / 2 - 1);
 }
 
-/// The shares of a head's keys in the block, and how block and earlier blocks merge. By one warp.
-__device__ __forceinline__ void share_block(Shared& shared, int h, int size, bool first) {
+constexpr int kWarpHeads = kHeads / kWarpsHere;
+
+/// The running state of the warp's heads: four neighbouring ones and two others; lane i has that of head i % 8.
+struct Running {
+  float maximum, total;
+};
+
+/// values[lane % 8], where there are that many: without an index, for which they would have to lie in memory.
+__device__ __forceinline__ float of_lane(const float (&values)[kWarpHeads], int lane) {
+  const bool odd = (lane & 1) != 0;
+  const float first = odd ? values[1] : values[0];
+  const float second = odd ? values[3] : values[2];
+  const float third = odd ? values[5] : values[4];
+  const float low = (lane & 2) != 0 ? second : first;
+  return (lane & 4) != 0 ? third : low;
+}
+
+/// The shares of the warp's heads' keys in the block, and how block and earlier blocks merge.
+__device__ __forceinline__ void share_block(float (&shares)[kBlock][kHeads], float2 (&factors)[kHeads],
+                                            Running& running, int warp, int size, bool first) {
   const int lane = lane_id();
-  const bool has0 = lane < size;
-  const bool has1 = lane + 32 < size;
-  const float s0 = shared.shares[h][has0 ? lane : 0];
-  const float s1 = shared.shares[h][has1 ? lane + 32 : 0];
-  const float maximum = warp_max(s1 > s0 ? s1 : s0);
-  const float p0 = has0 ? canon_exp(s0 - maximum) : 0.0F;
-  const float p1 = has1 ? canon_exp(s1 - maximum) : 0.0F;
-  __syncwarp();  // all lanes have their scores
-  shared.shares[h][lane] = p0;
-  shared.shares[h][lane + 32] = p1;
-  const float sum = fold_lanes(p0 + p1);
+  float p[kWarpHeads][2];
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const float4 four = *reinterpret_cast<const float4*>(&shares[lane + 32 * k][warp * 4]);
+    const float2 two = *reinterpret_cast<const float2*>(&shares[lane + 32 * k][8 + warp * 2]);
+    const bool has = lane + 32 * k < size;
+    const float scores[kWarpHeads] = {four.x, four.y, four.z, four.w, two.x, two.y};
+#pragma unroll
+    for (int h = 0; h < kWarpHeads; ++h) p[h][k] = has ? scores[h] : -INFINITY;
+  }
+  // Where a score is no number the total is none either, whatever the maximum.
+  float maxima[kWarpHeads];
+#pragma unroll
+  for (int h = 0; h < kWarpHeads; ++h) maxima[h] = fmaxf(p[h][0], p[h][1]);
+#pragma unroll
+  for (int width = 16; width > 0; width /= 2) {
+#pragma unroll
+    for (int h = 0; h < kWarpHeads; ++h) maxima[h] = fmaxf(maxima[h], __shfl_xor_sync(kAllLanes, maxima[h], width));
+  }
+  float sums[kWarpHeads];
+#pragma unroll
+  for (int h = 0; h < kWarpHeads; ++h) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) p[h][k] = lane + 32 * k < size ? canon_exp(p[h][k] - maxima[h]) : 0.0F;
+    sums[h] = p[h][0] + p[h][1];
+  }
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    *reinterpret_cast<float4*>(&shares[lane + 32 * k][warp * 4]) = make_float4(p[0][k], p[1][k], p[2][k], p[3][k]);
+    *reinterpret_cast<float2*>(&shares[lane + 32 * k][8 + warp * 2]) = make_float2(p[4][k], p[5][k]);
+  }
+#pragma unroll
+  for (int width = 16; width > 0; width /= 2) {
+#pragma unroll
+    for (int h = 0; h < kWarpHeads; ++h) sums[h] += __shfl_xor_sync(kAllLanes, sums[h], width);
+  }
+  const float maximum = of_lane(maxima, lane);
+  const float sum = of_lane(sums, lane);
   if (first) {
-    if (lane == 0) {
-      shared.maxima[h] = maximum;
-      shared.totals[h] = sum;
-    }
+    running = {maximum, sum};
     return;
   }
-  const float before = shared.maxima[h];
-  const float top = maximum > before ? maximum : before;
-  const float factor = canon_exp((lane == 0 ? before : maximum) - top);  // lane 0: of earlier blocks; 1: of this one
-  const float new_factor = __shfl_sync(kAllLanes, factor, 1);
-  if (lane != 0) return;
-  shared.maxima[h] = top;
-  shared.totals[h] = canon_fma(shared.totals[h], factor, sum * new_factor);
-  shared.old_factors[h] = factor;
-  shared.new_factors[h] = new_factor;
+  const float top = maximum > running.maximum ? maximum : running.maximum;
+  const bool of_earlier = (lane & 8) == 0;
+  const float mine = canon_exp((of_earlier ? running.maximum : maximum) - top);
+  const float other = __shfl_xor_sync(kAllLanes, mine, 8);
+  const float old_factor = of_earlier ? mine : other;
+  const float new_factor = of_earlier ? other : mine;
+  running = {top, canon_fma(running.total, old_factor, sum * new_factor)};
+  if (lane < kWarpHeads) {
+    factors[lane < 4 ? warp * 4 + lane : 8 + warp * 2 + lane - 4] = make_float2(old_factor, new_factor);
+  }
 }
 
-/// A thread's two dimensions and six heads of the block's values, and their merge with the earlier blocks.
-__device__ __forceinline__ void add_block(Shared& shared, const Part& part, int size, bool first) {
-  float out[kPartHeads][2];
+using Out = float[kHeads][kThreadDims];
+
+/// Adds `keys` keys of a stage of values.
+__device__ __forceinline__ void add_stage(const std::uint16_t* stage, const float (*shares)[kHeads], int keys,
+                                          Out& out) {
+  const std::uint16_t* mine = stage + lane_id() * kThreadDims;
+  const auto add = [&](int j) {
+    static_assert(kThreadDims == 4);
+    const uint2 four = *reinterpret_cast<const uint2*>(mine + j * (kDim / 2));
+    const float value[4] = {bits_float(four.x << 16), bits_float(four.x & 0xffff0000U), bits_float(four.y << 16),
+                            bits_float(four.y & 0xffff0000U)};
 #pragma unroll
-  for (int h = 0; h < kPartHeads; ++h) out[h][0] = out[h][1] = 0.0F;
-  const auto add = [&](int j, const float(&shares)[kPartHeads]) {
-    const unsigned two = *reinterpret_cast<const unsigned*>(&shared.values[j][part.dim]);
-    const float value[2] = {bits_float(two << 16), bits_float(two & 0xffff0000U)};
+    for (int f = 0; f < kHeads / 4; ++f) {
+      const float4 share = *reinterpret_cast<const float4*>(&shares[j][4 * f]);
+      const float of_heads[4] = {share.x, share.y, share.z, share.w};
 #pragma unroll
-    for (int h = 0; h < kPartHeads; ++h) {
-      out[h][0] = canon_fma(shares[h], value[0], out[h][0]);
-      out[h][1] = canon_fma(shares[h], value[1], out[h][1]);
+      for (int h = 0; h < 4; ++h) {
+#pragma unroll
+        for (int d = 0; d < 4; ++d) out[4 * f + h][d] = canon_fma(of_heads[h], value[d], out[4 * f + h][d]);
+      }
     }
   };
   int j = 0;
 #pragma unroll 1
-  for (; j + 4 <= size; j += 4) {
-    float shares[4][kPartHeads];
+  for (; j + 8 <= keys; j += 8) {
 #pragma unroll
-    for (int h = 0; h < kPartHeads; ++h) {
-      const float4 four = *reinterpret_cast<const float4*>(&shared.shares[part.head + h][j]);
-      shares[0][h] = four.x;
-      shares[1][h] = four.y;
-      shares[2][h] = four.z;
-      shares[3][h] = four.w;
-    }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) add(j + k, shares[k]);
+    for (int k = 0; k < 8; ++k) add(j + k);
   }
 #pragma unroll 1
-  for (; j < size; ++j) {
-    float shares[kPartHeads];
+  for (; j < keys; ++j) add(j);
+}
+
+/// Merges the block's values with those of the earlier blocks.
+__device__ __forceinline__ void merge_block(Shared& shared, const float2 (&factors)[kHeads], const Out& out,
+                                            bool first) {
+  const int dim = static_cast<int>(threadIdx.x) * kThreadDims;
 #pragma unroll
-    for (int h = 0; h < kPartHeads; ++h) shares[h] = shared.shares[part.head + h][j];
-    add(j, shares);
-  }
-#pragma unroll
-  for (int h = 0; h < kPartHeads; ++h) {
-    auto& sums = *reinterpret_cast<float2*>(&shared.sums[part.head + h][part.dim]);
+  for (int h = 0; h < kHeads; ++h) {
+    auto& sums = *reinterpret_cast<float4*>(&shared.sums[h][dim]);
+    float4 now = make_float4(out[h][0], out[h][1], out[h][2], out[h][3]);
     if (!first) {
-      const float old_factor = shared.old_factors[part.head + h];
-      const float new_factor = shared.new_factors[part.head + h];
-      const float2 before = sums;
-      out[h][0] = canon_fma(before.x, old_factor, out[h][0] * new_factor);
-      out[h][1] = canon_fma(before.y, old_factor, out[h][1] * new_factor);
+      const float2 f = factors[h];
+      const float4 before = sums;
+      now.x = canon_fma(before.x, f.x, now.x * f.y);
+      now.y = canon_fma(before.y, f.x, now.y * f.y);
+      now.z = canon_fma(before.z, f.x, now.z * f.y);
+      now.w = canon_fma(before.w, f.x, now.w * f.y);
     }
-    sums = make_float2(out[h][0], out[h][1]);
+    sums = now;
   }
 }
 
-/// Grid: x key heads and parts of their query heads, y rows. While a block of positions is scored its values arrive,
-/// while its values are added the next keys do.
-__global__ void __launch_bounds__(kThreads, 2) attend_rows_kernel(AttendParams p) {
+/// Grid: x key heads and parts of their query heads, y rows. Each warp has its own keys to score and its own
+/// dimensions of the values, which it copies for itself: the two meet only for the shares.
+__global__ void __launch_bounds__(kThreads, 4) attend_rows_kernel(AttendParams p) {
   extern __shared__ uint4 memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
   trigger_next_grid();
@@ -200,46 +285,106 @@ __global__ void __launch_bounds__(kThreads, 2) attend_rows_kernel(AttendParams p
   const int heads = left < kHeads ? left : kHeads;
   const std::int64_t row = p.first_row + static_cast<int>(blockIdx.y);
   const Rows rows{place_row(p, static_cast<int>(row)).run,
-                  p.scratch.positions + static_cast<std::int64_t>(blockIdx.y) * s.width(),
-                  s.keys_offset,
-                  s.values_offset,
-                  p.scratch.counts[blockIdx.y],
-                  s.kv_heads,
-                  kv_head};
+                  p.scratch.positions + static_cast<std::int64_t>(blockIdx.y) * s.width(), p.scratch.counts[blockIdx.y],
+                  s.kv_heads, kv_head};
   const int blocks = (rows.count + kBlock - 1) / kBlock;
-  const int thread = static_cast<int>(threadIdx.x);
-  place_block(shared, rows, 0);
-  __syncthreads();
-  fetch_block(shared.keys, shared, rows, 0, rows.keys_offset);
-  for (int h = 0; h < kHeads; ++h) {
-    shared.query[h][thread] = h < heads ? p.q[(row * s.heads + head0 + h) * kDim + thread] : 0.0F;
+  const int lane = lane_id();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  auto& ring = shared.ring[warp];
+  auto& places = shared.rows[warp];
+  const std::int64_t keys_offset = s.keys_offset + lane * 16;
+  const std::int64_t values_offset = s.values_offset + warp * kDim + lane % 16 * 16;
+  const auto keys_soon = [&](int b, int stage) {
+    if (b * kBlock + stage * (kWarpsHere * kStageKeys) + warp * kStageKeys < rows.count) {
+      fetch_keys(ring[stage], places[b % 2], stage, warp, keys_offset);
+    }
+  };
+  const auto values_soon = [&](int b, int stage) {
+    if (b * kBlock + stage * kStageValues < rows.count) fetch_values(ring[stage], places[b % 2], stage, values_offset);
+  };
+  static_assert(kPhase == kStages);
+  int2 positions = find_positions(rows, 0);
+  places[0][lane] = place(rows, rows.run->pages[positions.x / kPage], positions.x);
+  places[0][lane + 32] = place(rows, rows.run->pages[positions.y / kPage], positions.y);
+  positions = find_positions(rows, 1);
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kStages; ++i) {
+    keys_soon(0, i);
+    copies_made();
+  }
+  Query q;
+  {
+    const float* from = p.q + (row * s.heads + head0) * kDim + lane;
+#pragma unroll
+    for (int h = 0; h < 8; ++h) {
+      const int head = h ^ (lane / 2 % 8);
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) q.a[h][i] = head < heads ? from[head * kDim + i * 32] : 0.0F;
+    }
+#pragma unroll
+    for (int h = 0; h < 4; ++h) {
+      const int head = 8 + (h ^ (lane / 4 % 4));
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) q.b[h][i] = head < heads ? from[head * kDim + i * 32] : 0.0F;
+    }
   }
   const float scale = canon_rsqrt(static_cast<float>(kDim));
-  const Part part;
+  Running running{0.0F, 0.0F};
 #pragma unroll 1
   for (int b = 0; b < blocks; ++b) {
     const int size = rows.count - b * kBlock < kBlock ? rows.count - b * kBlock : kBlock;
-    wait_copies<0>();
-    __syncthreads();  // the keys are there, the values before them are used
-    fetch_block(shared.values, shared, rows, b, rows.values_offset);
-    place_block(shared, rows, b + 1);
-    score_block(shared, scale);
+    auto& shares = shared.shares[b % 2];
+    const std::byte* const page0 = rows.run->pages[positions.x / kPage];
+    const std::byte* const page1 = rows.run->pages[positions.y / kPage];
+    const int2 after = find_positions(rows, b + 2);
+#pragma unroll 1
+    for (int stage = 0; stage < kPhase; ++stage) {
+      wait_copies<kStages - 1>();
+      __syncwarp();
+      const int key0 = stage * (kWarpsHere * kStageKeys) + warp * kStageKeys;
+      if (key0 < size) score_stage(ring[stage], q, scale, shares[key0]);
+      __syncwarp();
+      values_soon(b, stage);
+      copies_made();
+    }
+    places[(b + 1) % 2][lane] = place(rows, page0, positions.x);
+    places[(b + 1) % 2][lane + 32] = place(rows, page1, positions.y);
+    positions = after;
     __syncthreads();
-    fetch_block(shared.keys, shared, rows, b + 1, rows.keys_offset);
-    for (int h = thread / 32; h < heads; h += kWarpsHere) share_block(shared, h, size, b == 0);
-    wait_copies<1>();
+    share_block(shares, shared.factors[b % 2], running, warp, size, b == 0);
     __syncthreads();
-    add_block(shared, part, size, b == 0);
+    Out out;
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+      for (int d = 0; d < kThreadDims; ++d) out[h][d] = 0.0F;
+    }
+#pragma unroll 1
+    for (int stage = 0; stage < kPhase; ++stage) {
+      wait_copies<kStages - 1>();
+      __syncwarp();
+      const int here = size - stage * kStageValues;
+      add_stage(ring[stage], shares + stage * kStageValues, here < kStageValues ? here : kStageValues, out);
+      __syncwarp();
+      keys_soon(b + 1, stage);
+      copies_made();
+    }
+    merge_block(shared, shared.factors[b % 2], out, b == 0);
   }
   wait_copies<0>();
+  if (lane < kWarpHeads) shared.totals[lane < 4 ? warp * 4 + lane : 8 + warp * 2 + lane - 4] = running.total;
+  __syncthreads();
+  const int dim = static_cast<int>(threadIdx.x) * kThreadDims;
 #pragma unroll 1
-  for (int h = part.head; h < part.head + kPartHeads && h < heads; ++h) {
+  for (int h = 0; h < heads; ++h) {
     const std::int64_t head = row * s.heads + head0 + h;
     const float total = shared.totals[h];
-    const float2 sums = *reinterpret_cast<const float2*>(&shared.sums[h][part.dim]);
-    const float2 gate = *reinterpret_cast<const float2*>(p.q_gate + (head * 2 + 1) * kDim + part.dim);
-    *reinterpret_cast<float2*>(p.out + head * kDim + part.dim) =
-        make_float2(sums.x / total * canon_sigmoid(gate.x), sums.y / total * canon_sigmoid(gate.y));
+    const float4 sums = *reinterpret_cast<const float4*>(&shared.sums[h][dim]);
+    const float4 gate = *reinterpret_cast<const float4*>(p.q_gate + (head * 2 + 1) * kDim + dim);
+    *reinterpret_cast<float4*>(p.out + head * kDim + dim) =
+        make_float4(sums.x / total * canon_sigmoid(gate.x), sums.y / total * canon_sigmoid(gate.y),
+                    sums.z / total * canon_sigmoid(gate.z), sums.w / total * canon_sigmoid(gate.w));
   }
 }
 

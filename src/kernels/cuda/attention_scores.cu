@@ -73,90 +73,126 @@ __global__ void __launch_bounds__(32 * kWarps) score_kernel(AttendParams p) {
 constexpr int kScoreRows = 16;  ///< of a block of score_rows_kernel
 constexpr int kScoreHeads = 4;
 constexpr int kScoreDim = 128;
+constexpr int kScoreSteps = kScoreDim / 32;
+constexpr int kScoreGroups = 16;  ///< of a warp
 
-/// The lane's values of the index keys of groups first..first+kGroupsPerWarp, or of `last` where those end. The type is
-/// asked for once: a branch at every load would make one wait for the other.
+/// A thread's part of the index keys of four groups: of fold32's lanes those four that agree with its own number in the
+/// last three bits, so that two of the five rounds of the fold need no exchange. The groups lie in the thread's own
+/// order, that of fold_permuted().
+using KeyPart = float[4][kScoreSteps][4];
+
+/// Loads the keys of groups first..first+kScoreGroups, or of `last` where those end. The type is asked for once: a
+/// branch at every load would make one wait for the other.
 template <ElementType kType>
 __device__ __forceinline__ void load_keys(const AttentionShape& s, const AttentionRun& run, int first, int last,
-                                          float (&keys)[kGroupsPerWarp][kScoreDim / 32]) {
+                                          KeyPart& keys) {
   const int per_page = kPage / s.ratio;
   const int lane = lane_id();
-  const std::byte* page[kGroupsPerWarp];
+  const std::byte* page[4];
+  int at[4];
 #pragma unroll
-  for (int j = 0; j < kGroupsPerWarp; ++j) page[j] = run.pages[(first + j < last ? first + j : last) / per_page];
+  for (int j = 0; j < 4; ++j) {
+    const int wanted = first + lane / 8 * 4 + (j ^ (lane / 2 % 4));
+    const int g = wanted < last ? wanted : last;
+    page[j] = run.pages[g / per_page];
+    at[j] = g % per_page * kScoreDim + lane % 8;
+  }
 #pragma unroll
-  for (int j = 0; j < kGroupsPerWarp; ++j) {
-    const int g = first + j < last ? first + j : last;
+  for (int j = 0; j < 4; ++j) {
+    const std::byte* from = page[j] + run.layer_offset + s.index_offset;
 #pragma unroll
-    for (int i = 0; i < kScoreDim / 32; ++i) {
-      keys[j][i] =
-          load_element(page[j] + run.layer_offset + s.index_offset, kType, g % per_page * kScoreDim + 32 * i + lane);
+    for (int i = 0; i < kScoreSteps; ++i) {
+#pragma unroll
+      for (int m = 0; m < 4; ++m) keys[j][i][m] = load_element(from, kType, at[j] + 32 * i + 8 * m);
     }
   }
 }
 
+/// The score of group first + lane / 2 of those that the keys belong to. `query`: [head][step][lane % 8][4].
+__device__ __forceinline__ float score_groups(const float4* query, const KeyPart& keys, int lane) {
+  float sums[kScoreHeads][4];  // [head][group]
+#pragma unroll
+  for (int h = 0; h < kScoreHeads; ++h) {
+    float lanes[4][4];
+#pragma unroll
+    for (int i = 0; i < kScoreSteps; ++i) {
+      const float4 q = query[(h * kScoreSteps + i) * 8 + lane % 8];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        lanes[j][0] = canon_fma(q.x, keys[j][i][0], i == 0 ? 0.0F : lanes[j][0]);
+        lanes[j][1] = canon_fma(q.y, keys[j][i][1], i == 0 ? 0.0F : lanes[j][1]);
+        lanes[j][2] = canon_fma(q.z, keys[j][i][2], i == 0 ? 0.0F : lanes[j][2]);
+        lanes[j][3] = canon_fma(q.w, keys[j][i][3], i == 0 ? 0.0F : lanes[j][3]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sums[h][j] = (lanes[j][0] + lanes[j][2]) + (lanes[j][1] + lanes[j][3]);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) sums[h][j] += __shfl_xor_sync(kAllLanes, sums[h][j + 2], 4);
+    sums[h][0] += __shfl_xor_sync(kAllLanes, sums[h][1], 2);
+    sums[h][0] += __shfl_xor_sync(kAllLanes, sums[h][0], 1);
+  }
+  float total = 0.0F;
+#pragma unroll
+  for (int h = 0; h < kScoreHeads; ++h) {
+    const float dot = sums[h][0];
+    total += dot > 0.0F ? dot : dot * 0.0F;  // keeps NaN
+  }
+  return total;
+}
+
 /// score_kernel for kScoreHeads index heads of kScoreDim: a warp fetches all keys of its groups at once, keeps them in
 /// registers and goes through the rows. Blocks in y are kScoreRows rows.
-__global__ void __launch_bounds__(32 * kWarps) score_rows_kernel(AttendParams p) {
+__global__ void __launch_bounds__(32 * kWarps, 2) score_rows_kernel(AttendParams p) {
   __shared__ float query[kScoreRows][kScoreHeads * kScoreDim];
+  __shared__ int of_row[kScoreRows];        // groups, where they are scored
+  __shared__ int run_of[kScoreRows];
   trigger_next_grid();
   wait_previous_grid();
   const AttentionShape& s = p.shape;
+  const int thread = static_cast<int>(threadIdx.x);
   const int in_piece = static_cast<int>(blockIdx.y) * kScoreRows;
   const int rows = p.rows - in_piece < kScoreRows ? p.rows - in_piece : kScoreRows;
+  if (thread < rows) {
+    const RowPlace place = place_row(p, p.first_row + in_piece + thread);
+    const auto groups = static_cast<int>((place.position + 1) / s.ratio);
+    of_row[thread] = groups > s.budget ? groups : 0;
+    run_of[thread] = static_cast<int>(place.run - p.runs);
+  }
+  __syncthreads();
+  const int first_of_block = static_cast<int>(blockIdx.x) * (kWarps * kScoreGroups);
+  int most = 0;
+  for (int row = 0; row < rows; ++row) most = of_row[row] > most ? of_row[row] : most;
+  if (first_of_block >= most) return;
   const float* from = p.index_q + static_cast<std::int64_t>(p.first_row + in_piece) * (kScoreHeads * kScoreDim);
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kScoreHeads * kScoreDim; i += static_cast<int>(blockDim.x)) {
-    query[i / (kScoreHeads * kScoreDim)][i % (kScoreHeads * kScoreDim)] = from[i];
+  for (int i = thread; i < rows * kScoreHeads * kScoreDim; i += static_cast<int>(blockDim.x)) {
+    const int d = i % 32;  // of [head, step, 4, 8]
+    query[i / (kScoreHeads * kScoreDim)][i % (kScoreHeads * kScoreDim) / 32 * 32 + d % 8 * 4 + d / 8] = from[i];
   }
   __syncthreads();
   const int lane = lane_id();
   const float scale = canon_rsqrt(static_cast<float>(kScoreDim));
-  const std::int64_t first =
-      (static_cast<std::int64_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32) * kGroupsPerWarp;
-  float keys[kGroupsPerWarp][kScoreDim / 32];
+  const int first = first_of_block + thread / 32 * kScoreGroups;
+  float* to = p.scratch.scores + in_piece * p.scratch.most_groups + first + lane / 2;
+  KeyPart keys;
   int loaded = -1;  // run of the keys
 #pragma unroll 1
   for (int row = 0; row < rows; ++row) {
-    int r = 0;
-    while (p.first_row + in_piece + row >= p.runs[r].first_row + p.runs[r].rows) ++r;
-    const std::int64_t run_start = *p.runs[r].position;
-    const std::int64_t groups = (run_start + p.first_row + in_piece + row - p.runs[r].first_row + 1) / s.ratio;
-    if (groups <= s.budget || first >= groups) continue;
-    if (r != loaded) {
-      loaded = r;
+    const int groups = of_row[row];
+    if (first >= groups) continue;
+    if (run_of[row] != loaded) {
+      loaded = run_of[row];
       // Groups that only later rows have exist as well.
-      const auto last = static_cast<int>((run_start + p.runs[r].rows) / s.ratio - 1);
+      const AttentionRun& run = p.runs[loaded];
+      const auto last = static_cast<int>((*run.position + run.rows) / s.ratio - 1);
       if (s.type == ElementType::F32) {
-        load_keys<ElementType::F32>(s, p.runs[r], static_cast<int>(first), last, keys);
+        load_keys<ElementType::F32>(s, run, first, last, keys);
       } else {
-        load_keys<ElementType::BF16>(s, p.runs[r], static_cast<int>(first), last, keys);
+        load_keys<ElementType::BF16>(s, run, first, last, keys);
       }
     }
-    float sums[32];  // [group][head]
-#pragma unroll
-    for (int i = 0; i < 32; ++i) sums[i] = 0.0F;
-#pragma unroll
-    for (int i = 0; i < kScoreDim / 32; ++i) {
-#pragma unroll
-      for (int h = 0; h < kScoreHeads; ++h) {
-        const float q = query[row][h * kScoreDim + 32 * i + lane];
-#pragma unroll
-        for (int j = 0; j < kGroupsPerWarp; ++j) {
-          sums[j * kScoreHeads + h] = canon_fma(q, keys[j][i], sums[j * kScoreHeads + h]);
-        }
-      }
-    }
-    const float dot = fold_transposed(sums, lane);
-    const float part = dot > 0.0F ? dot : dot * 0.0F;  // keeps NaN
-    float total = 0.0F;                                // of group lane / kScoreHeads
-#pragma unroll
-    for (int h = 0; h < kScoreHeads; ++h) {
-      total += __shfl_sync(kAllLanes, part, lane / kScoreHeads * kScoreHeads + h);
-    }
-    const std::int64_t g = first + lane / kScoreHeads;
-    if (lane % kScoreHeads == 0 && g < groups) {
-      p.scratch.scores[(in_piece + row) * p.scratch.most_groups + g] = total * scale;
-    }
+    const float total = score_groups(reinterpret_cast<const float4*>(query[row]), keys, lane);
+    if (lane % 2 == 0 && first + lane / 2 < groups) to[row * p.scratch.most_groups] = total * scale;
   }
 }
 
@@ -312,7 +348,9 @@ void choose_positions(Queue& queue, const AttendParams& p) {
   const unsigned blocks = blocks_for(p.scratch.most_groups, kWarps * kGroupsPerWarp);
   if (choice && !score_few(queue, p)) {
     if (s.index_heads == kScoreHeads && s.index_dim == kScoreDim) {
-      launch(queue, score_rows_kernel, {blocks, blocks_for(p.rows, kScoreRows), 1}, {32 * kWarps, 1, 1}, 0, p);
+      launch(queue, score_rows_kernel,
+             {blocks_for(p.scratch.most_groups, kWarps * kScoreGroups), blocks_for(p.rows, kScoreRows), 1},
+             {32 * kWarps, 1, 1}, 0, p);
     } else {
       const int heads = (s.index_heads + kHeadsAtOnce - 1) / kHeadsAtOnce * kHeadsAtOnce;
       launch(queue, score_kernel, {blocks, rows, 1}, {32 * kWarps, 1, 1},
