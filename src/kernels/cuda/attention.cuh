@@ -60,8 +60,10 @@ struct StoreParams;
 /// store_keys() and choose_positions() of few rows in one launch, where their contexts are short; false where it is
 /// not for that.
 [[nodiscard]] bool choose_fused(Queue& queue, const StoreParams& store, const AttentionScratch& scratch);
-/// Parts of choose_positions(): the scores of few rows, and the choice by clusters. False where it is not for them.
+/// Parts of choose_positions(): the scores of few rows, and the choice of many rows and by clusters. False where it is
+/// not for them.
 [[nodiscard]] bool score_few(Queue& queue, const AttendParams& p);
+[[nodiscard]] bool select_rows(Queue& queue, const AttendParams& p);
 [[nodiscard]] bool select_cluster(Queue& queue, const AttendParams& p);
 
 /// Writes the attended positions of every row of the piece into its scratch: scores of the pooled index keys where the

@@ -13,13 +13,15 @@ constexpr int kHeads = 4;  ///< index heads
 constexpr int kDim = 128;  ///< of an index key
 constexpr int kRatio = 4;  ///< positions of a group
 constexpr int kPerPage = kPage / kRatio;
-constexpr int kSweep = 8;           ///< groups that a warp scores at once
-constexpr int kFusedGroups = 8192;  ///< of a row that one kernel serves
-constexpr int kFusedAlone = 4096;   ///< of a single row: more are scored sooner by all multiprocessors
-constexpr int kLongKeys = 8192;     ///< of a block
-constexpr int kNewGroups = 2;       ///< that a run of at most 8 rows completes for one of its rows
-constexpr int kMostFused = 16;      ///< rows
-constexpr int kStoredDim = 256;     ///< most elements of a vector that choose_kernel stores
+constexpr int kSweep = 8;            ///< groups that a warp scores at once
+constexpr int kFusedGroups = 8192;   ///< of a row that one kernel serves
+constexpr int kFusedAlone = 4096;    ///< of a single row: more are scored sooner by all multiprocessors
+constexpr int kLongKeys = 8192;      ///< of a block
+constexpr int kSelectRows = 64;      ///< from so many rows on a block has a row alone
+constexpr int kRowKeys = 32 * 1024;  ///< of such a block
+constexpr int kNewGroups = 2;        ///< that a run of at most 8 rows completes for one of its rows
+constexpr int kMostFused = 16;       ///< rows
+constexpr int kStoredDim = 256;      ///< most elements of a vector that choose_kernel stores
 
 /// Index keys of a warp's kSweep groups on their way through shared memory.
 using Stage = std::uint16_t[kSweep][kDim];
@@ -106,6 +108,11 @@ struct SelectKeysShared {
   alignas(16) unsigned keys[kLongKeys];
 };
 
+struct SelectRowShared {
+  SelectShared select;
+  alignas(16) unsigned keys[kRowKeys];  ///< as many as the row may have
+};
+
 __device__ __forceinline__ void list_group(std::int32_t* list, int ratio, int group, int place) {
   if (ratio == 4) {
     reinterpret_cast<int4*>(list)[place] = make_int4(group * 4, group * 4 + 1, group * 4 + 2, group * 4 + 3);
@@ -126,12 +133,12 @@ struct RowList {
         tail(static_cast<int>(position + 1 - static_cast<std::int64_t>(groups) * s.ratio)),
         list(scratch.positions + static_cast<std::int64_t>(in_piece) * s.width()),
         count(scratch.counts + in_piece) {}
-  /// The list where all groups are attended to; by all threads of the cluster.
-  __device__ __forceinline__ void list_all(int ratio) const {
+  /// The list where all groups are attended to; by `blocks` blocks, of which this is number `block`.
+  __device__ __forceinline__ void list_all(int ratio, int block, int blocks) const {
     const int all = groups * ratio + tail;
-    const int thread = cluster_rank() * kSelectThreads + static_cast<int>(threadIdx.x);
+    const int thread = block * kSelectThreads + static_cast<int>(threadIdx.x);
 #pragma unroll 1
-    for (int i = thread; i < all; i += kCluster * kSelectThreads) list[i] = i;
+    for (int i = thread; i < all; i += blocks * kSelectThreads) list[i] = i;
     if (thread == 0) *count = all;
   }
   /// What follows the chosen groups; by one block.
@@ -180,7 +187,7 @@ __global__ void LOCKSTEP_CLUSTER(kCluster) __launch_bounds__(kSelectThreads) cho
   const RowList list(s, p.scratch, in_piece, place.position);
   if (list.groups <= s.budget) {
     cluster_wait();
-    list.list_all(kRatio);
+    list.list_all(kRatio, cluster_rank(), kCluster);
     return;
   }
   // The block's groups, in sweeps of all its warps.
@@ -257,7 +264,7 @@ __global__ void LOCKSTEP_CLUSTER(kCluster) __launch_bounds__(kSelectThreads) sel
   const RowList list(s, p.scratch, in_piece, place.position);
   if (list.groups <= s.budget) {
     cluster_wait();
-    list.list_all(s.ratio);
+    list.list_all(s.ratio, cluster_rank(), kCluster);
     return;
   }
   const float* scores = p.scratch.scores + in_piece * p.scratch.most_groups;
@@ -285,6 +292,38 @@ __global__ void LOCKSTEP_CLUSTER(kCluster) __launch_bounds__(kSelectThreads) sel
   const Choice choice = choose_keys<false>(shared.select, keys, static_cast<unsigned>(s.budget));
   if (cluster_rank() == 0) list.list_tail(s);
   emit_keys<false>(shared.select, keys, choice, [&](int group, int at) { list_group(list.list, s.ratio, group, at); });
+}
+
+/// The choice of one row a block, from its scores: with many rows a cluster for each would have them wait in line.
+__global__ void __launch_bounds__(kSelectThreads) select_rows_kernel(AttendParams p) {
+  extern __shared__ uint4 memory[];
+  auto& shared = reinterpret_cast<SelectRowShared*>(memory)->select;
+  unsigned* keys = reinterpret_cast<SelectRowShared*>(memory)->keys;
+  trigger_next_grid();
+  const AttentionShape& s = p.shape;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int in_piece = static_cast<int>(blockIdx.x);
+  empty_bins(shared.bins[0], thread, kSelectThreads);
+  empty_bins(shared.bins[1], thread, kSelectThreads);
+  wait_previous_grid();
+  const RowPlace place = place_row(p, p.first_row + in_piece);
+  const RowList list(s, p.scratch, in_piece, place.position);
+  if (list.groups <= s.budget) {
+    list.list_all(s.ratio, 0, 1);
+    return;
+  }
+  const auto* scores = reinterpret_cast<const float4*>(p.scratch.scores + in_piece * p.scratch.most_groups);
+#pragma unroll 4
+  for (int i = thread; i < (list.groups + 3) / 4; i += kSelectThreads) {
+    const float4 v = scores[i];
+    reinterpret_cast<uint4*>(keys)[i] =
+        make_uint4(ordered_bits(v.x), ordered_bits(v.y), ordered_bits(v.z), ordered_bits(v.w));
+  }
+  __syncthreads();
+  const Choice choice = choose_own(shared, keys, list.groups, static_cast<unsigned>(s.budget));
+  list.list_tail(s);
+  emit_keys<true>(shared, Keys(keys, 0, list.groups, list.groups), choice,
+                  [&](int group, int at) { list_group(list.list, s.ratio, group, at); });
 }
 
 constexpr int kScoreThreads = 256;
@@ -357,6 +396,13 @@ bool score_few(Queue& queue, const AttendParams& p) {
                                              blocks_for(p.scratch.most_groups, kScoreWarps * kSweep));
   launch(queue, score_few_kernel, {static_cast<unsigned>(blocks), 1, 1}, {kScoreThreads, 1, 1},
          kScoreWarps * kStages * sizeof(Stage), p);
+  return true;
+}
+
+bool select_rows(Queue& queue, const AttendParams& p) {
+  if (p.rows < kSelectRows || p.scratch.most_groups > kRowKeys || p.scratch.most_groups % 4 != 0) return false;
+  launch(queue, select_rows_kernel, {static_cast<unsigned>(p.rows), 1, 1}, {kSelectThreads, 1, 1},
+         sizeof(SelectRowShared) - static_cast<std::size_t>(kRowKeys - p.scratch.most_groups) * sizeof(unsigned), p);
   return true;
 }
 

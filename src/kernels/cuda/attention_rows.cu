@@ -11,18 +11,19 @@ constexpr int kWarpsHere = 2;
 constexpr int kThreads = 32 * kWarpsHere;
 constexpr int kThreadDims = kDim / kThreads;  ///< of the values that a thread adds up
 constexpr int kSteps = kDim / 32;
+constexpr int kHalf = kDim / 2;
 constexpr int kStageBytes = 4096;
-constexpr int kStages = 4;      ///< of a warp's ring
-constexpr int kStageKeys = 8;   ///< whole keys, of one warp's own
+constexpr int kStages = 4;        ///< of a warp's ring
+constexpr int kStageKeys = 8;     ///< whole keys, of one warp's own
 constexpr int kStageValues = 16;  ///< the warp's half of the dimensions
 constexpr int kPhase = 4;         ///< stages of a block's keys, and of its values
 constexpr int kLeastRows = 128;   ///< fewer rows leave multiprocessors idle
 
 struct Shared {
   std::uint16_t ring[kWarpsHere][kStages][kStageBytes / 2];
-  float sums[kHeads][kDim];           ///< of the blocks that are done, each thread its own dimensions
-  float shares[2][kBlock][kHeads];    ///< of this and the next block: scores at first, then the shares of the keys
-  float2 factors[2][kHeads];          ///< what earlier blocks and this one are multiplied with
+  float sums[kHeads][kDim];         ///< of the blocks that are done, each thread its own dimensions
+  float shares[2][kBlock][kHeads];  ///< of this and the next block: scores at first, then the shares of the keys
+  float2 factors[2][kHeads];        ///< what earlier blocks and this one are multiplied with
   float totals[kHeads];
   const std::byte* rows[kWarpsHere][2][kBlock];  ///< where this and the next block's keys lie, less the offset of keys
 };
@@ -45,33 +46,36 @@ __device__ __forceinline__ const std::byte* place(const Rows& r, const std::byte
   return page + r.run->layer_offset + static_cast<std::int64_t>(position % kPage * r.kv_heads + r.kv_head) * (kDim * 2);
 }
 
-/// Starts the copies of the warp's keys of stage s.
-__device__ __forceinline__ void fetch_keys(std::uint16_t* to, const std::byte* const* rows, int s, int warp,
-                                           std::int64_t offset) {
+/// Starts the copies of a stage: rows from[0..8], of which the lanes' two halves copy 256 bytes each, from places of
+/// their own. The addresses are loaded together: one after the other each copy would wait for its own.
+__device__ __forceinline__ void fetch_stage(std::uint16_t* stage, const std::byte* const* from, std::int64_t offset) {
   const int lane = lane_id();
-  const std::byte* const* from = rows + s * (kStageKeys * kWarpsHere) + warp * kStageKeys;
+  std::uint16_t* to = stage + lane / 16 * (kHalf * 8) + lane % 16 * 8;
+  ulonglong2 rows[4];
 #pragma unroll
-  for (int i = 0; i < kStageKeys; i += 2) {
-    const ulonglong2 two = *reinterpret_cast<const ulonglong2*>(from + i);
-    copy_soon(to + i * kDim + lane * 8, reinterpret_cast<const std::byte*>(two.x) + offset);
-    copy_soon(to + (i + 1) * kDim + lane * 8, reinterpret_cast<const std::byte*>(two.y) + offset);
+  for (int i = 0; i < 4; ++i) rows[i] = reinterpret_cast<const ulonglong2*>(from)[i];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    copy_soon(to + 2 * i * kHalf, reinterpret_cast<const std::byte*>(rows[i].x) + offset);
+    copy_soon(to + (2 * i + 1) * kHalf, reinterpret_cast<const std::byte*>(rows[i].y) + offset);
   }
 }
 
-/// Starts the copies of the warp's half of the values of stage s.
-__device__ __forceinline__ void fetch_values(std::uint16_t* to, const std::byte* const* rows, int s,
-                                             std::int64_t offset) {
-  const int lane = lane_id();
-  const std::byte* const* from = rows + s * kStageValues + lane / 16;
-#pragma unroll
-  for (int i = 0; i < kStageValues; i += 2) copy_soon(to + i * (kDim / 2) + lane * 8, from[i] + offset);
-}
+/// A lane's elements of the queries of heads 0..7 and 8..11, in its own order of the heads.
+struct Query {
+  float a[8][kSteps], b[4][kSteps];
+};
 
 /// Sums of two keys and twelve heads, spread over the warp's lanes: of heads 0..7 and of heads 8..11, [key][head], in
 /// each lane's own order (fold_permuted()).
 struct Sums {
   float a[16], b[8];
 
+  /// Step i of head h and key k.
+  __device__ __forceinline__ void add(const Query& q, int h, int i, int k, float key) {
+    float& sum = h < 8 ? a[8 * k + h] : b[4 * k + h - 8];
+    sum = canon_fma(h < 8 ? q.a[h][i] : q.b[h - 8][i], key, i == 0 ? 0.0F : sum);
+  }
   /// A round of the fold.
   template <int kWidth>
   __device__ __forceinline__ void fold() {
@@ -86,26 +90,25 @@ struct Sums {
   }
 };
 
-struct Query {
-  float a[8][kSteps], b[4][kSteps];
-};
-
-/// scores = query * key of every head and the keys of a stage.
+/// scores = query * key of every head and the keys of a stage, which has the first halves of all of them in front.
 __device__ __forceinline__ void score_stage(const std::uint16_t* stage, const Query& q, float scale, float* scores) {
   const int lane = lane_id();
-  const std::uint16_t* first = stage + lane / 16 * kDim + lane;
-  const std::uint16_t* second = stage + (1 - lane / 16) * kDim + lane;
+  const std::uint16_t* first = stage + lane / 16 * kHalf + lane;
+  const std::uint16_t* second = stage + (1 - lane / 16) * kHalf + lane;
   float* to = scores + lane / 16 * kHeads + (lane % 2 == 0 ? lane / 2 % 8 : 8 + lane / 4 % 4);
   Sums sums[2];
   std::uint16_t raw[2][2][kSteps];
   const auto load = [&](int pair) {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
-      raw[pair % 2][0][i] = first[pair * (2 * kDim) + i * 32];
-      raw[pair % 2][1][i] = second[pair * (2 * kDim) + i * 32];
+      const int at = pair * (2 * kHalf) + i / (kSteps / 2) * (kStageKeys * kHalf) + i % (kSteps / 2) * 32;
+      raw[pair % 2][0][i] = first[at];
+      raw[pair % 2][1][i] = second[at];
     }
   };
-  const auto store = [&](const Sums& s, int pair) { to[pair * (2 * kHeads)] = (lane % 2 == 0 ? s.a[0] : s.b[0]) * scale; };
+  const auto store = [&](const Sums& s, int pair) {
+    to[pair * (2 * kHeads)] = (lane % 2 == 0 ? s.a[0] : s.b[0]) * scale;
+  };
   load(0);
 #pragma unroll
   for (int pair = 0; pair < kStageKeys / 2; ++pair) {
@@ -114,16 +117,14 @@ __device__ __forceinline__ void score_stage(const std::uint16_t* stage, const Qu
     if (pair + 1 < kStageKeys / 2) load(pair + 1);
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
-      const float key0 = bf16_to_float(raw[pair % 2][0][i]);
-      const float key1 = bf16_to_float(raw[pair % 2][1][i]);
+      const float key[2] = {bf16_to_float(raw[pair % 2][0][i]), bf16_to_float(raw[pair % 2][1][i])};
 #pragma unroll
-      for (int h = 0; h < 8; ++h) now.a[h] = canon_fma(q.a[h][i], key0, i == 0 ? 0.0F : now.a[h]);
-#pragma unroll
-      for (int h = 0; h < 4; ++h) now.b[h] = canon_fma(q.b[h][i], key0, i == 0 ? 0.0F : now.b[h]);
-#pragma unroll
-      for (int h = 0; h < 8; ++h) now.a[8 + h] = canon_fma(q.a[h][i], key1, i == 0 ? 0.0F : now.a[8 + h]);
-#pragma unroll
-      for (int h = 0; h < 4; ++h) now.b[4 + h] = canon_fma(q.b[h][i], key1, i == 0 ? 0.0F : now.b[4 + h]);
+      for (int h = 0; h < kHeads; ++h) {
+        // There and back: two products behind each other share an operand, which spares reading it. Registers lie in
+        // two banks, and what a product reads beyond one of each costs as much as another instruction.
+        now.add(q, h, i, h % 2, key[h % 2]);
+        now.add(q, h, i, 1 - h % 2, key[1 - h % 2]);
+      }
       if (pair == 0) continue;
       if (i == 0) before.fold<16>();
       if (i == 1) before.fold<8>();
@@ -159,6 +160,14 @@ __device__ __forceinline__ float of_lane(const float (&values)[kWarpHeads], int 
   return (lane & 4) != 0 ? third : low;
 }
 
+/// canon_exp() without a branch around it: with one, every exponential would wait for the one before.
+__device__ __forceinline__ float exp_always(float x) {
+  const ExpParts e = canon_exp_parts(x);
+  float y = (e.y.high * e.s1) * e.s2;
+  asm volatile("" : "+f"(y));
+  return x == x ? y : x;
+}
+
 /// The shares of the warp's heads' keys in the block, and how block and earlier blocks merge.
 __device__ __forceinline__ void share_block(float (&shares)[kBlock][kHeads], float2 (&factors)[kHeads],
                                             Running& running, int warp, int size, bool first) {
@@ -186,7 +195,10 @@ __device__ __forceinline__ void share_block(float (&shares)[kBlock][kHeads], flo
 #pragma unroll
   for (int h = 0; h < kWarpHeads; ++h) {
 #pragma unroll
-    for (int k = 0; k < 2; ++k) p[h][k] = lane + 32 * k < size ? canon_exp(p[h][k] - maxima[h]) : 0.0F;
+    for (int k = 0; k < 2; ++k) {
+      const float e = exp_always(p[h][k] - maxima[h]);
+      p[h][k] = lane + 32 * k < size ? e : 0.0F;
+    }
     sums[h] = p[h][0] + p[h][1];
   }
 #pragma unroll
@@ -207,7 +219,7 @@ __device__ __forceinline__ void share_block(float (&shares)[kBlock][kHeads], flo
   }
   const float top = maximum > running.maximum ? maximum : running.maximum;
   const bool of_earlier = (lane & 8) == 0;
-  const float mine = canon_exp((of_earlier ? running.maximum : maximum) - top);
+  const float mine = exp_always((of_earlier ? running.maximum : maximum) - top);
   const float other = __shfl_xor_sync(kAllLanes, mine, 8);
   const float old_factor = of_earlier ? mine : other;
   const float new_factor = of_earlier ? other : mine;
@@ -225,17 +237,24 @@ __device__ __forceinline__ void add_stage(const std::uint16_t* stage, const floa
   const std::uint16_t* mine = stage + lane_id() * kThreadDims;
   const auto add = [&](int j) {
     static_assert(kThreadDims == 4);
-    const uint2 four = *reinterpret_cast<const uint2*>(mine + j * (kDim / 2));
+    const uint2 four = *reinterpret_cast<const uint2*>(mine + j * kHalf);
     const float value[4] = {bits_float(four.x << 16), bits_float(four.x & 0xffff0000U), bits_float(four.y << 16),
                             bits_float(four.y & 0xffff0000U)};
+    float of_heads[kHeads];
 #pragma unroll
     for (int f = 0; f < kHeads / 4; ++f) {
       const float4 share = *reinterpret_cast<const float4*>(&shares[j][4 * f]);
-      const float of_heads[4] = {share.x, share.y, share.z, share.w};
+      of_heads[4 * f] = share.x;
+      of_heads[4 * f + 1] = share.y;
+      of_heads[4 * f + 2] = share.z;
+      of_heads[4 * f + 3] = share.w;
+    }
 #pragma unroll
-      for (int h = 0; h < 4; ++h) {
+    for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
-        for (int d = 0; d < 4; ++d) out[4 * f + h][d] = canon_fma(of_heads[h], value[d], out[4 * f + h][d]);
+      for (int i = 0; i < kThreadDims; ++i) {
+        const int d = h % 2 == 0 ? i : kThreadDims - 1 - i;  // there and back
+        out[h][d] = canon_fma(of_heads[h], value[d], out[h][d]);
       }
     }
   };
@@ -249,23 +268,34 @@ __device__ __forceinline__ void add_stage(const std::uint16_t* stage, const floa
   for (; j < keys; ++j) add(j);
 }
 
-/// Merges the block's values with those of the earlier blocks.
+/// Merges the block's values with those of the earlier blocks. Half of the sums are loaded together.
 __device__ __forceinline__ void merge_block(Shared& shared, const float2 (&factors)[kHeads], const Out& out,
                                             bool first) {
   const int dim = static_cast<int>(threadIdx.x) * kThreadDims;
+  if (first) {
 #pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-    auto& sums = *reinterpret_cast<float4*>(&shared.sums[h][dim]);
-    float4 now = make_float4(out[h][0], out[h][1], out[h][2], out[h][3]);
-    if (!first) {
-      const float2 f = factors[h];
-      const float4 before = sums;
-      now.x = canon_fma(before.x, f.x, now.x * f.y);
-      now.y = canon_fma(before.y, f.x, now.y * f.y);
-      now.z = canon_fma(before.z, f.x, now.z * f.y);
-      now.w = canon_fma(before.w, f.x, now.w * f.y);
+    for (int h = 0; h < kHeads; ++h) {
+      *reinterpret_cast<float4*>(&shared.sums[h][dim]) = make_float4(out[h][0], out[h][1], out[h][2], out[h][3]);
     }
-    sums = now;
+    return;
+  }
+#pragma unroll
+  for (int half = 0; half < kHeads; half += kHeads / 2) {
+    float4 sums[kHeads / 2];
+    float2 f[kHeads / 2];
+#pragma unroll
+    for (int i = 0; i < kHeads / 2; ++i) {
+      sums[i] = *reinterpret_cast<const float4*>(&shared.sums[half + i][dim]);
+      f[i] = factors[half + i];
+    }
+#pragma unroll
+    for (int i = 0; i < kHeads / 2; ++i) {
+      sums[i].x = canon_fma(sums[i].x, f[i].x, out[half + i][0] * f[i].y);
+      sums[i].y = canon_fma(sums[i].y, f[i].x, out[half + i][1] * f[i].y);
+      sums[i].z = canon_fma(sums[i].z, f[i].x, out[half + i][2] * f[i].y);
+      sums[i].w = canon_fma(sums[i].w, f[i].x, out[half + i][3] * f[i].y);
+      *reinterpret_cast<float4*>(&shared.sums[half + i][dim]) = sums[i];
+    }
   }
 }
 
@@ -289,18 +319,18 @@ __global__ void __launch_bounds__(kThreads, 4) attend_rows_kernel(AttendParams p
                   s.kv_heads, kv_head};
   const int blocks = (rows.count + kBlock - 1) / kBlock;
   const int lane = lane_id();
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  // The same in all lanes for the compiler too: it would make a second version of everything that exchanges.
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0);
   auto& ring = shared.ring[warp];
   auto& places = shared.rows[warp];
   const std::int64_t keys_offset = s.keys_offset + lane * 16;
   const std::int64_t values_offset = s.values_offset + warp * kDim + lane % 16 * 16;
-  const auto keys_soon = [&](int b, int stage) {
-    if (b * kBlock + stage * (kWarpsHere * kStageKeys) + warp * kStageKeys < rows.count) {
-      fetch_keys(ring[stage], places[b % 2], stage, warp, keys_offset);
-    }
-  };
-  const auto values_soon = [&](int b, int stage) {
-    if (b * kBlock + stage * kStageValues < rows.count) fetch_values(ring[stage], places[b % 2], stage, values_offset);
+  // Starts the copies of stage i of the block's keys and values, of which the first kPhase stages are keys.
+  const auto fetch = [&](int b, int i) {
+    const bool key = i < kPhase;
+    const int from = i % kPhase * kStageValues + (key ? warp : lane / 16) * kStageKeys;
+    fetch_stage(ring[i % kStages], &places[b % 2][from], key ? keys_offset : values_offset);
+    copies_made();
   };
   static_assert(kPhase == kStages);
   int2 positions = find_positions(rows, 0);
@@ -309,10 +339,7 @@ __global__ void __launch_bounds__(kThreads, 4) attend_rows_kernel(AttendParams p
   positions = find_positions(rows, 1);
   __syncwarp();
 #pragma unroll
-  for (int i = 0; i < kStages; ++i) {
-    keys_soon(0, i);
-    copies_made();
-  }
+  for (int i = 0; i < kStages - 1; ++i) fetch(0, i);
   Query q;
   {
     const float* from = p.q + (row * s.heads + head0) * kDim + lane;
@@ -340,13 +367,11 @@ __global__ void __launch_bounds__(kThreads, 4) attend_rows_kernel(AttendParams p
     const int2 after = find_positions(rows, b + 2);
 #pragma unroll 1
     for (int stage = 0; stage < kPhase; ++stage) {
-      wait_copies<kStages - 1>();
-      __syncwarp();
+      wait_copies<kStages - 2>();
+      __syncwarp();  // the stage is there, the one before it is used
+      fetch(b, stage + kStages - 1);
       const int key0 = stage * (kWarpsHere * kStageKeys) + warp * kStageKeys;
       if (key0 < size) score_stage(ring[stage], q, scale, shares[key0]);
-      __syncwarp();
-      values_soon(b, stage);
-      copies_made();
     }
     places[(b + 1) % 2][lane] = place(rows, page0, positions.x);
     places[(b + 1) % 2][lane + 32] = place(rows, page1, positions.y);
@@ -362,13 +387,11 @@ __global__ void __launch_bounds__(kThreads, 4) attend_rows_kernel(AttendParams p
     }
 #pragma unroll 1
     for (int stage = 0; stage < kPhase; ++stage) {
-      wait_copies<kStages - 1>();
+      wait_copies<kStages - 2>();
       __syncwarp();
+      fetch(stage == 0 ? b : b + 1, (kPhase + stage + kStages - 1) % (2 * kPhase));
       const int here = size - stage * kStageValues;
       add_stage(ring[stage], shares + stage * kStageValues, here < kStageValues ? here : kStageValues, out);
-      __syncwarp();
-      keys_soon(b + 1, stage);
-      copies_made();
     }
     merge_block(shared, shared.factors[b % 2], out, b == 0);
   }
@@ -376,7 +399,7 @@ __global__ void __launch_bounds__(kThreads, 4) attend_rows_kernel(AttendParams p
   if (lane < kWarpHeads) shared.totals[lane < 4 ? warp * 4 + lane : 8 + warp * 2 + lane - 4] = running.total;
   __syncthreads();
   const int dim = static_cast<int>(threadIdx.x) * kThreadDims;
-#pragma unroll 1
+#pragma unroll 2
   for (int h = 0; h < heads; ++h) {
     const std::int64_t head = row * s.heads + head0 + h;
     const float total = shared.totals[h];

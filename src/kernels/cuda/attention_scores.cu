@@ -145,7 +145,7 @@ __device__ __forceinline__ float score_groups(const float4* query, const KeyPart
 /// registers and goes through the rows. Blocks in y are kScoreRows rows.
 __global__ void __launch_bounds__(32 * kWarps, 2) score_rows_kernel(AttendParams p) {
   __shared__ float query[kScoreRows][kScoreHeads * kScoreDim];
-  __shared__ int of_row[kScoreRows];        // groups, where they are scored
+  __shared__ int of_row[kScoreRows];  // groups, where they are scored
   __shared__ int run_of[kScoreRows];
   trigger_next_grid();
   wait_previous_grid();
@@ -357,7 +357,7 @@ void choose_positions(Queue& queue, const AttendParams& p) {
              static_cast<std::size_t>(heads * s.index_dim) * sizeof(float), p);
     }
   }
-  if (choice && select_cluster(queue, p)) return;
+  if (choice && (select_rows(queue, p) || select_cluster(queue, p))) return;
   const std::int64_t kept = choice ? std::min<std::int64_t>(p.scratch.most_groups, kMostKept) : 0;
   launch(queue, select_kernel, {rows, 1, 1}, {kSelectThreads, 1, 1}, static_cast<std::size_t>(kept) * sizeof(unsigned),
          p);
