@@ -22,15 +22,15 @@ artifact::ModelConfig long_config() {
 }
 
 constexpr std::int64_t kShared = 41;  ///< pages that repeat themselves before the newest ones: their groups tie
-constexpr std::int64_t kOwn = 2;      ///< newest pages of every sequence
 
-/// Sequences of one backend whose contexts share their older pages.
+/// Sequences of one backend whose contexts share their older pages; `own`: how many newer ones each has.
 class Contexts {
  public:
-  Contexts(Rig& rig, std::int64_t sequences, std::int64_t position, IndexKeys kind, unsigned seed) : rig_(rig) {
+  Contexts(Rig& rig, std::int64_t sequences, std::int64_t own, std::int64_t position, IndexKeys kind, unsigned seed)
+      : rig_(rig) {
     Source source(seed);
     const PageLayout layout = page_layout(rig.config, StateType::BF16);
-    for (std::int64_t i = 0; i < kShared + kOwn * sequences; ++i) {
+    for (std::int64_t i = 0; i < kShared + own * sequences; ++i) {
       std::vector<std::uint16_t> bits(layout.bytes / 2);
       for (std::uint16_t& b : bits) b = numerics::float_to_bf16(source.value());
       for (std::size_t k = layout.index / 2; k < bits.size(); ++k) {
@@ -45,7 +45,7 @@ class Contexts {
     for (std::int64_t s = 0; s < sequences; ++s) {
       std::vector<std::byte*>& table = tables_.emplace_back();
       for (std::int64_t i = 0; i < older; ++i) table.push_back(page(i * 29 % kShared));
-      for (std::int64_t i = 0; i < kOwn; ++i) table.push_back(page(kShared + kOwn * s + i));
+      for (std::int64_t i = 0; i < own; ++i) table.push_back(page(kShared + own * s + i));
       raw_.emplace_back(*rig.backend, source.values(raw_key_ring(rig.config.indexer_ratio) * rig.config.indexer_dim));
     }
   }
@@ -88,15 +88,15 @@ class Contexts {
 };
 
 struct Sides {
-  explicit Sides(std::unique_ptr<Backend> cuda)
-      : cpu(50, open_cpu(), StateType::BF16, long_config()),
-        device(50, std::move(cuda), StateType::BF16, long_config()) {
+  explicit Sides(std::unique_ptr<Backend> cuda, const artifact::ModelConfig& config = long_config())
+      : cpu(50, open_cpu(), StateType::BF16, config), device(50, std::move(cuda), StateType::BF16, config) {
     EXPECT_TRUE(cpu.backend->prepare_positions(cpu.config.max_positions));
     EXPECT_TRUE(device.backend->prepare_positions(cpu.config.max_positions));
   }
   void compare(std::int64_t sequences, std::int64_t rows_each, std::int64_t position, IndexKeys kind, unsigned seed) {
-    Contexts a(cpu, sequences, position, kind, seed);
-    Contexts b(device, sequences, position, kind, seed);
+    const std::int64_t own = (2 * rows_each + 63) / 64 + 1;
+    Contexts a(cpu, sequences, own, position, kind, seed);
+    Contexts b(device, sequences, own, position, kind, seed);
     Source source(seed + 1);
     for (int step = 0; step < 2; ++step) {
       const std::string name = fmt::format("seed {}, {} sequences of {} rows at {}, keys {}, step {}", seed, sequences,
@@ -122,6 +122,20 @@ TEST_F(Cuda, AttentionOfEveryNumberOfRows) {
     sides.compare(1, rows, 1000 + source.below(6000), IndexKeys::Random, seed + 3);
     if (rows <= 5) sides.compare(3, rows, 4090 + source.below(10), IndexKeys::FewValues, seed + 4);
   }
+}
+
+/// Rows whose positions are chosen by a block each, and that are attended to by a few warps each.
+TEST_F(Cuda, AttentionOfManyRows) {
+  artifact::ModelConfig config = long_config();
+  config.attention_heads = 16;
+  config.head_dim = 256;
+  Sides sides(next(), config);
+  unsigned seed = 500;
+  sides.compare(1, 200, 0, IndexKeys::Random, ++seed);
+  sides.compare(1, 70, 1010, IndexKeys::FewValues, ++seed);
+  sides.compare(1, 130, 1010, IndexKeys::NotNumbers, ++seed);
+  sides.compare(1, 131, 3000, IndexKeys::Zero, ++seed);
+  sides.compare(3, 50, 5000, IndexKeys::Random, ++seed);
 }
 
 /// The borders between one kernel, clusters of blocks, and contexts that are too long for those.

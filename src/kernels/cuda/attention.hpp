@@ -59,8 +59,9 @@ struct AttentionScratch {
   float* partial = nullptr;
   std::int64_t rows = 0;
 };
-/// store_keys(), then out [rows, heads, dim] = attention * sigmoid(gate). Rows are taken in pieces of scratch.rows. The
-/// queries in q and index_q are scratch too: not every path writes index_q.
+/// store_keys(), then out [rows, heads, dim] = attention * sigmoid(gate). Rows are taken in pieces of scratch.rows, or
+/// of more where no partial results are needed and their memory holds the scores and lists of more rows. The queries in
+/// q and index_q are scratch too: not every path writes index_q.
 void attend(Queue& queue, std::span<const AttentionRun> runs, const AttentionShape& shape,
             const AttentionWeightVectors& weights, const AttentionInput& input, float* q, float* index_q,
             const AttentionScratch& scratch, float* out);

@@ -25,7 +25,8 @@ struct Shared {
   float shares[2][kBlock][kHeads];  ///< of this and the next block: scores at first, then the shares of the keys
   float2 factors[2][kHeads];        ///< what earlier blocks and this one are multiplied with
   float totals[kHeads];
-  const std::byte* rows[kWarpsHere][2][kBlock];  ///< where this and the next block's keys lie, less the offset of keys
+  alignas(16) const
+      std::byte* rows[kWarpsHere][2][kBlock];  ///< where this and the next block's keys lie, less the offset of keys
 };
 
 /// What a block's positions are and where they lie.
