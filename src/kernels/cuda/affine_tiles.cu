@@ -232,6 +232,19 @@ TileGrid grid_of(const AffineProduct& product) {
   return {row_blocks, blocks_for(product.x->rows, kTokens), 1};
 }
 
+/// Whether groups of warps are the better choice.
+bool many(const Queue& queue, std::span<const AffineProduct* const> products) {
+  if (!queue.clusters() || products.front()->weights->bits != 4) return false;
+  for (const AffineProduct* product : products) {
+    const Selection* selection = product->selection;
+    if (selection != nullptr ? selection->pairs < kManyRunRows * selection->most_runs
+                             : product->x->rows < kManyTokens) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 bool affine_tiles_take(std::span<const AffineProduct* const> products) {
@@ -247,16 +260,17 @@ bool affine_tiles_take(std::span<const AffineProduct* const> products) {
 }
 
 void affine_tiles(Queue& queue, std::span<const AffineProduct* const> products) {
+  if (many(queue, products)) {
+    affine_groups(queue, products);
+    return;
+  }
   TileParams p{};
   const AffineWeights& kind = *products.front()->weights;
   p.chunks = static_cast<int>(kind.chunks());
   std::int64_t blocks = 0;
-  bool many = kind.bits == 4;
   for (const AffineProduct* product : products) {
     const AffineWeights& weights = *product->weights;
     const Selection* selection = product->selection;
-    many = many && (selection != nullptr ? selection->pairs >= kManyRunRows * selection->most_runs
-                                         : product->x->rows >= kManyTokens);
     const TileGrid grid = grid_of(*product);
     TileJob& job = p.jobs[p.job_count++];
     job.codes = static_cast<const uint4*>(weights.codes);
@@ -280,10 +294,6 @@ void affine_tiles(Queue& queue, std::span<const AffineProduct* const> products) 
       job.out_rows = selection->out_rows;
     }
     blocks += grid.blocks();
-  }
-  if (many) {
-    launch_groups(queue, static_cast<unsigned>(blocks), p);
-    return;
   }
   const bool narrow = kind.bits == 4;
   launch(queue, narrow ? affine_tiles_kernel<4> : affine_tiles_kernel<8>, {static_cast<unsigned>(blocks), 1, 1},

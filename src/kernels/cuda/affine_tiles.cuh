@@ -65,7 +65,8 @@ struct BlockPlace {
   }
 };
 
-/// The products of 4-bit weights with many activation rows in one launch of `blocks` blocks (affine_groups.cu).
-void launch_groups(Queue& queue, unsigned blocks, const TileParams& p);
+/// affine_tiles() of 4-bit weights with very many activation rows, on devices of the kind that Queue::clusters() names
+/// (affine_groups.cu).
+void affine_groups(Queue& queue, std::span<const AffineProduct* const> products);
 
 }  // namespace lockstep::kernels::cuda
