@@ -256,7 +256,8 @@ __device__ __forceinline__ void store_tile(const TileParams& p, const Place& pla
 }
 
 /// Blocks take tiles in turn, eight by eight. A lane's rows and, of every four, its activation rows are permuted by its
-/// number, as fold_permuted() wants it. kTen: products of 320 inputs, whose ten steps are one round.
+/// number, as fold_permuted() wants it. kTen: products of 320 inputs, whose ten steps are one round; they run the loop
+/// over rounds once all the same, since sums that two ways lead to keep their registers, and with these the banks.
 template <bool kTen>
 __global__ void __launch_bounds__(kThreads, 1) dense_tiles_kernel(TileParams p) {
   extern __shared__ uint4 memory[];
@@ -288,7 +289,7 @@ __global__ void __launch_bounds__(kThreads, 1) dense_tiles_kernel(TileParams p) 
        tile += static_cast<int>(gridDim.x) * kTileWarps) {
     const unsigned x_slot = x_at + (place.rows + warp >= p.groups ? kOtherX : 0);
 #pragma unroll 1
-    for (int chunk = 0; chunk < p.rounds; ++chunk) {  // of kTen too: sums that two ways lead to keep their registers
+    for (int chunk = 0; chunk < p.rounds; ++chunk) {
       barrier_wait(turn.stage + offsetof(Stage, full), turn.parity);
       uint4 packed[kRows];
 #pragma unroll

@@ -145,12 +145,15 @@ __device__ __forceinline__ void add_groups(const std::byte* stage, int room, int
   }
 }
 
-/// The products of a group's codes with the two halves of a B operand, times kCodeFactor.
-///
-/// Integer instructions are what limits a product of one row (two cycles each), so nibbles are not shifted: the low
-/// ones' sums are multiplied by 16, on the other pipe, and the high ones, which count 16 times where they are, added.
+/// What multiply_group() multiplies its results by.
 template <int kBits>
 constexpr int kCodeFactor = kBits == 4 ? 16 : 1;
+
+/// The products of a group's codes with the B operand of its 64 inputs (one column of digits a lane), times
+/// kCodeFactor.
+///
+/// Nibbles are not shifted, since integer instructions take a scheduler two cycles each: sums of the low ones are
+/// multiplied by 16, and the high ones, which count 16 times where they are, added.
 template <int kBits>
 __device__ __forceinline__ void multiply_group(const uint4* codes, const unsigned (&b)[4], int (&dots)[4]) {
   const uint4 c = codes[0];

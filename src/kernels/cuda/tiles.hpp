@@ -14,7 +14,8 @@ namespace lockstep::kernels::cuda {
 /// The products, at most six, in one launch.
 void affine_tiles(Queue& queue, std::span<const AffineProduct* const> products);
 
-/// Whether dense_tiles() serves this product: bf16 weights, whole warps of inputs, a device full of tiles.
+/// Whether dense_tiles() serves this product: bf16 weights, whole chunks of 256 inputs or 320 of them, a device full of
+/// tiles.
 [[nodiscard]] bool dense_tiles_take(const DenseWeights& weights, std::int64_t x_rows);
 /// out[t * weights.rows + r] of matrix 0.
 struct DenseTileProduct {
