@@ -20,6 +20,7 @@ constexpr int kMostUpChunks = 2;
 /// of the first kernel's blocks each and leave half of the others none; the second kernel's blocks would meet two by
 /// two on those, with no registers left for the blocks of the kernel behind (one row: 67.4 us a GDN layer instead
 /// of 62.2).
+/// Other devices than Hopper's may have less.
 constexpr std::size_t kAlone = std::size_t{116} * 1024;
 
 struct HyperParams {
@@ -283,7 +284,7 @@ void run_site(Queue& queue, const HyperParams& p) {
   const std::size_t needed = static_cast<std::size_t>(kTokens * kStreams * p.hidden) * sizeof(float) +
                              static_cast<std::size_t>(kDownRows * p.down_chunks) * 512;
   launch(queue, down_kernel<kTokens>, {blocks_for(rows, kDownRows), 1, 1}, {kDownThreads, 1, 1},
-         std::max(needed, kAlone), p);
+         queue.clusters() ? std::max(needed, kAlone) : needed, p);
   launch(queue, up_kernel<kTokens>, {blocks_for(p.hidden, kUpWarps * kOutputs), 1, 1}, {32 * kUpWarps, 1, 1}, 0, p);
 }
 
