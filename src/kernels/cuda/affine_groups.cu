@@ -2,6 +2,7 @@
 // (docs/numerics.md N3).
 #include "kernels/cuda/affine_groups.cuh"
 #include "kernels/cuda/affine_tiles.cuh"
+#include "kernels/cuda/barriers.cuh"
 #include "kernels/cuda/wgmma.cuh"
 #include "numerics/affine.hpp"
 
@@ -62,28 +63,6 @@ __device__ __forceinline__ void give_registers() {
 }
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
-}
-
-__device__ __forceinline__ unsigned shared_address(const void* at) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(at));
-}
-/// A barrier whose phase ends after `count` arrivals.
-__device__ __forceinline__ void start_barrier(std::uint64_t* barrier, int count) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
-}
-__device__ __forceinline__ void arrive(std::uint64_t* barrier) {
-  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}\n" ::"r"(shared_address(barrier))
-               : "memory");
-}
-/// Waits for the end of an even or odd phase.
-__device__ __forceinline__ void wait_phase(std::uint64_t* barrier, int parity) {
-  unsigned done = 0;
-  while (done == 0) {
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
-                 : "=r"(done)
-                 : "r"(shared_address(barrier)), "r"(parity)
-                 : "memory");
-  }
 }
 
 /// Where the next copies of a thread of the fetching warps come from. A warp fetches the codes of one unit, and digits
