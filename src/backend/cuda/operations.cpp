@@ -140,7 +140,6 @@ void DeviceBackend::hyper_read(const HyperWeights& weights, const float* x, std:
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   auto* n = scratch(0, rows, wide);
   auto* low = scratch(1, rows, lowrank);
-  auto* gate = scratch(2, rows, wide);
   cuda::rms_norm(queue_, x, weights.norm->floats(), rows, config_.streams, config_.hidden_size, eps, n);
   Input normed(*this, n, rows, wide);
   if (inject == nullptr) {
@@ -148,10 +147,16 @@ void DeviceBackend::hyper_read(const HyperWeights& weights, const float* x, std:
   } else if (!multiply_both(weights, n, rows, low, inject)) {
     multiply({{*weights.down, normed, low}, {*weights.inject, normed, inject}});
   }
-  cuda::silu_divided(queue_, low, rows * lowrank, static_cast<float>(config_.streams));
+  cuda::silu_divided(queue_, low, rows * lowrank, static_cast<float>(config_.streams), inject, rows * config_.streams);
+  const auto& up = static_cast<const DeviceMatrix&>(*weights.up);
+  if (!up.quantised && cuda::dense_gated_takes(up.dense, config_.streams, rows)) {
+    cuda::dense_gated(queue_, up.dense, low, rows, n, u);
+    return;
+  }
+  auto* gate = scratch(2, rows, wide);
   Input lowered(*this, low, rows, lowrank);
   multiply({{*weights.up, lowered, gate}});
-  cuda::gated_mean(queue_, gate, n, rows, config_.streams, config_.hidden_size, u, inject);
+  cuda::gated_mean(queue_, gate, n, rows, config_.streams, config_.hidden_size, u);
 }
 
 void DeviceBackend::hyper_write(const float* inject, const float* y, std::int64_t rows, float* x) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/bulk.cuh"
+#include "kernels/cuda/quick_math.cuh"
 #include "kernels/cuda/tiles.hpp"
 
 namespace lockstep::kernels::cuda {
@@ -24,6 +25,9 @@ constexpr int kMore = 32 * kMoreSteps;
 constexpr int kStages = 3;
 constexpr int kPage = 4096;  ///< rows and lanes of weights are chosen by exclusive or with an address
 constexpr std::int64_t kLeastTiles = 512;
+constexpr int kStreams = 4;  ///< of gated tiles, each stream's places being two rows of a tile
+constexpr int kPlaces = kRows / kStreams;
+constexpr int kBlockPlaces = kTileWarps * kPlaces;
 
 struct TileMatrix {
   const char* weights;
@@ -35,7 +39,12 @@ struct TileParams {
   TileMatrix matrices[2];
   const float* x;
   int cols, chunks, rounds, tokens, groups, tiles;
+  const float* n;  ///< of gated tiles, whose matrix has the means as its result
+  int hidden;
 };
+
+/// What a block computes: products, those of 320 inputs, and the latter as gates of a mean.
+enum class Kind { kChunks, kTen, kGated };
 
 /// What one round reads. The eight tiles may begin in one group of activation rows and end in the next one; where they
 /// cannot, and there are two more steps, these take the place of the second group.
@@ -48,11 +57,14 @@ struct Stage {
 struct MoreStage {
   unsigned weights[kTileWarps * kRows][32];
   float x[kTokens][kMore];
+  float4 n[kStreams][kBlockPlaces / 4][kTokens];
 };
 constexpr unsigned kXAt = offsetof(Stage, x);
 constexpr unsigned kOtherX = sizeof(Stage::x) / 2;
 constexpr unsigned kMoreAt = kXAt + kOtherX;
 constexpr unsigned kMoreXAt = kMoreAt + offsetof(MoreStage, x);
+constexpr unsigned kMoreNAt = kMoreAt + offsetof(MoreStage, n);
+constexpr unsigned kStreamN = sizeof(MoreStage::n) / kStreams;
 static_assert(sizeof(MoreStage) <= kOtherX && sizeof(Stage) % kPage == 0 && kMoreAt % kPage == 0);
 
 __device__ __forceinline__ void barrier_init(unsigned barrier, int count) {
@@ -89,6 +101,11 @@ __device__ __forceinline__ uint4 load_eight(unsigned from) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(from)
                : "memory");
+  return v;
+}
+__device__ __forceinline__ float load_float(unsigned from) {
+  float v = 0.0F;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(from) : "memory");
   return v;
 }
 __device__ __forceinline__ unsigned load_two(unsigned from) {
@@ -181,14 +198,16 @@ struct Fetcher {
   const char *weights = nullptr, *x = nullptr, *other = nullptr;
   bool both = false;
 
+  template <Kind kKind>
   __device__ __forceinline__ void point(const TileParams& p, int warp, int lane) {
     int group = place.rows + warp;
     both = group - warp + kTileWarps > p.groups;
     if (group >= p.groups) group -= p.groups;
-    const bool second = group >= p.matrices[0].groups;
+    const bool second = kKind != Kind::kGated && group >= p.matrices[0].groups;
     if (second) group -= p.matrices[0].groups;
     const int rows = second ? p.matrices[1].rows : p.matrices[0].rows;
-    const int row = min(group * kRows + lane / 4, rows - 1);
+    const int row = kKind == Kind::kGated ? lane / 4 % kStreams * p.hidden + group * kPlaces + lane / (4 * kStreams)
+                                          : min(group * kRows + lane / 4, rows - 1);
     weights = (second ? p.matrices[1].weights : p.matrices[0].weights) + lane % 4 * 16 +
               static_cast<std::int64_t>(row) * (p.chunks * kChunk * 2);
     const int token = place.tokens * kTokens + warp * 2 + lane / 16;
@@ -197,11 +216,22 @@ struct Fetcher {
     other = values + static_cast<std::int64_t>(min(token + kTokens, p.tokens - 1)) * (p.cols * 4);
   }
 
+  /// What the gates of eight tiles weigh, 16 bytes a thread: four places of a stream and an activation row.
+  __device__ __forceinline__ void fetch_n(const TileParams& p, int warp, int lane) const {
+    const int stream = warp / 2;
+    const int token = warp % 2 * (kTokens / 2) + lane / 4;
+    const int row = min(place.tokens * kTokens + token, p.tokens - 1);
+    copy_to(
+        turn.stage + kMoreNAt + stream * kStreamN + (lane % 4 * kTokens + token) * 16,
+        p.n + (static_cast<std::int64_t>(row) * kStreams + stream) * p.hidden + place.rows * kPlaces + lane % 4 * 4);
+  }
+
   /// The next round. Every other row of weights has its 64 bytes exchanged in pairs, so that neither the copies nor
   /// the loads meet in a bank.
-  template <bool kTen>
+  template <Kind kKind>
   __device__ __forceinline__ void fetch(const TileParams& p, const Place& step, int warp, int lane) {
-    if (kTen || chunk == 0) point(p, warp, lane);
+    constexpr bool kTen = kKind != Kind::kChunks;
+    if (kTen || chunk == 0) point<kKind>(p, warp, lane);
     const unsigned line = turn.stage + (warp * kRows + lane / 4) * 512 + lane % 4 * 16;
     const unsigned swap = lane / 4 % 2 * 64;
     const unsigned x_to = turn.stage + kXAt + (warp * 2 + lane / 16) * (kChunk * 4) + lane % 16 * 16;
@@ -219,6 +249,7 @@ struct Fetcher {
       const unsigned words = turn.stage + kMoreAt + (warp * kRows + lane / 4) * 128 + lane % 4 * 4;
 #pragma unroll
       for (int i = 0; i < 8; ++i) copy_four_to(words + (i * 16 ^ lane / 4 * 16), w + kChunk * 2 + 64 * i);
+      if constexpr (kKind == Kind::kGated) fetch_n(p, warp, lane);
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -255,11 +286,51 @@ __device__ __forceinline__ void store_tile(const TileParams& p, const Place& pla
   }
 }
 
+/// Lanes that differ in the bit kBit exchange halves of their values: afterwards values[i] of a lane is what the lane
+/// with i's bit had for its own bit.
+template <int kBit>
+__device__ __forceinline__ void exchange(float (&values)[kStreams], int lane) {
+  const bool upper = (lane & kBit) != 0;
+#pragma unroll
+  for (int i = 0; i < kStreams; ++i) {
+    if ((i & kBit) != 0) continue;
+    const float other = __shfl_xor_sync(kAllLanes, upper ? values[i] : values[i | kBit], kBit);
+    values[i] = upper ? other : values[i];
+    values[i | kBit] = upper ? values[i | kBit] : other;
+  }
+}
+
+/// Adds the lanes of a tile's sums, which are gates of four streams, and stores the mean that they make of n. The fold
+/// leaves a lane with one stream of four activation rows; after an exchange among four lanes it is one activation row's
+/// four streams.
+__device__ __forceinline__ void store_gated(const TileParams& p, const Place& place, unsigned stage, int warp, int lane,
+                                            Sums& sums) {
+  static_assert(kQuads == kStreams);
+  const int token = lane % kStreams * 4 + lane / kRows;
+  const int of_tile = lane % kRows / kStreams;
+  const unsigned n_at = stage + kMoreNAt + (warp / 2 * kTokens + token) * 16 + warp % 2 * 8 + of_tile * 4;
+  float n[kStreams];
+  float gates[kStreams];
+#pragma unroll
+  for (int s = 0; s < kStreams; ++s) n[s] = load_float(n_at + s * kStreamN);
+#pragma unroll
+  for (int q = 0; q < kQuads; ++q) gates[q] = fold_permuted(sums[q]);
+  exchange<1>(gates, lane);
+  exchange<2>(gates, lane);
+  float u = quick_sigmoid(gates[0]) * n[0];
+#pragma unroll
+  for (int s = 1; s < kStreams; ++s) u = canon_fma(quick_sigmoid(gates[s]), n[s], u);
+  const int row = place.tokens * kTokens + token;
+  const int at = (place.rows + warp) * kPlaces + of_tile;
+  if (row < p.tokens) p.matrices[0].out[static_cast<std::int64_t>(row) * p.hidden + at] = u / kStreams;
+}
+
 /// Blocks take tiles in turn, eight by eight. A lane's rows and, of every four, its activation rows are permuted by its
-/// number, as fold_permuted() wants it. kTen: products of 320 inputs, whose ten steps are one round; they run the loop
-/// over rounds once all the same, since sums that two ways lead to keep their registers, and with these the banks.
-template <bool kTen>
+/// number, as fold_permuted() wants it. The ten steps of 320 inputs are one round; such products run the loop over
+/// rounds once all the same, since sums that two ways lead to keep their registers, and with these the banks.
+template <Kind kKind>
 __global__ void __launch_bounds__(kThreads, 1) dense_tiles_kernel(TileParams p) {
+  constexpr bool kTen = kKind != Kind::kChunks;
   extern __shared__ uint4 memory[];
   const unsigned first = (shared_address(memory) + kPage - 1) / kPage * kPage;
   const int thread = static_cast<int>(threadIdx.x);
@@ -275,7 +346,7 @@ __global__ void __launch_bounds__(kThreads, 1) dense_tiles_kernel(TileParams p) 
   const Place step(static_cast<int>(gridDim.x) * kTileWarps, p.groups);
   Place place(static_cast<int>(blockIdx.x) * kTileWarps, p.groups);
   Fetcher fetcher{place, {first, first, 1}};
-  for (int s = 0; s + 1 < kStages; ++s) fetcher.fetch<kTen>(p, step, warp, lane);
+  for (int s = 0; s + 1 < kStages; ++s) fetcher.fetch<kKind>(p, step, warp, lane);
   const int row = lane % kRows;
   const int token = lane / kRows ^ row / 2;
   const unsigned w_at = (warp * kRows + row) * 512 + (lane * 16 ^ row % 2 * 64);
@@ -301,7 +372,7 @@ __global__ void __launch_bounds__(kThreads, 1) dense_tiles_kernel(TileParams p) 
         add_steps<0, kSplit, false>(packed, x, sums);
       }
       barrier_wait(fetcher.turn.stage + offsetof(Stage, empty), fetcher.turn.parity);
-      fetcher.fetch<kTen>(p, step, warp, lane);
+      fetcher.fetch<kKind>(p, step, warp, lane);
       add_steps<kSplit, kSteps, false>(packed, x, sums);
       if constexpr (kTen) {
 #pragma unroll
@@ -309,7 +380,8 @@ __global__ void __launch_bounds__(kThreads, 1) dense_tiles_kernel(TileParams p) 
         add_steps<0, kMoreSteps, false, kMore>(packed, turn.stage + x_more, sums);
       }
       // In front of the arrival, so that the exchange of the first sums goes on beside the last products.
-      if constexpr (kTen) store_tile(p, place, warp, lane, sums);
+      if constexpr (kKind == Kind::kTen) store_tile(p, place, warp, lane, sums);
+      if constexpr (kKind == Kind::kGated) store_gated(p, place, turn.stage, warp, lane, sums);
       __syncwarp();
       if (lane == 0) barrier_arrive(turn.stage + offsetof(Stage, empty));
       turn.advance();
@@ -323,15 +395,7 @@ __global__ void __launch_bounds__(kThreads, 1) dense_tiles_kernel(TileParams p) 
   }
 }
 
-}  // namespace
-
-bool dense_tiles_take(const DenseWeights& weights, std::int64_t x_rows) {
-  return !weights.wide && (weights.cols % kChunk == 0 || weights.cols == kChunk + kMore) &&
-         weights.rows >= kTileWarps * kRows && x_rows >= kTokens * 2 &&
-         static_cast<std::int64_t>(blocks_for(weights.rows, kRows)) * blocks_for(x_rows, kTokens) >= kLeastTiles;
-}
-
-void dense_tiles(Queue& queue, std::span<const DenseTileProduct> products, const float* x, std::int64_t x_rows) {
+TileParams params_of(std::span<const DenseTileProduct> products, const float* x, std::int64_t x_rows) {
   TileParams p{};
   for (std::size_t i = 0; i < products.size(); ++i) {
     const DenseWeights& weights = *products[i].weights;
@@ -346,17 +410,49 @@ void dense_tiles(Queue& queue, std::span<const DenseTileProduct> products, const
   p.x = x;
   p.cols = static_cast<int>(kind.cols);
   p.chunks = static_cast<int>(kind.chunks());
+  p.rounds = p.chunks;
   p.tokens = static_cast<int>(x_rows);
+  return p;
+}
+
+void launch_tiles(Queue& queue, void (*kernel)(TileParams), TileParams& p) {
+  p.tiles = p.groups * static_cast<int>(blocks_for(p.tokens, kTokens));
+  const unsigned blocks = std::min(blocks_for(p.tiles, kTileWarps), static_cast<unsigned>(queue.multiprocessors()));
+  launch(queue, kernel, {blocks, 1, 1}, {kThreads, 1, 1}, kStages * sizeof(Stage) + kPage, p);
+}
+
+}  // namespace
+
+bool dense_tiles_take(const DenseWeights& weights, std::int64_t x_rows) {
+  return !weights.wide && (weights.cols % kChunk == 0 || weights.cols == kChunk + kMore) &&
+         weights.rows >= kTileWarps * kRows && x_rows >= kTokens * 2 &&
+         static_cast<std::int64_t>(blocks_for(weights.rows, kRows)) * blocks_for(x_rows, kTokens) >= kLeastTiles;
+}
+
+void dense_tiles(Queue& queue, std::span<const DenseTileProduct> products, const float* x, std::int64_t x_rows) {
+  TileParams p = params_of(products, x, x_rows);
   const bool ten = p.cols == kChunk + kMore;
   if (ten) {  // a place of eight tiles never goes on with the next activation rows
     p.groups = static_cast<int>(blocks_for(p.groups, kTileWarps)) * kTileWarps;
     if (products.size() == 1) p.matrices[0].groups = p.groups;
+    p.rounds = 1;
   }
-  p.rounds = ten ? 1 : p.chunks;
-  p.tiles = p.groups * static_cast<int>(blocks_for(x_rows, kTokens));
-  const unsigned blocks = std::min(blocks_for(p.tiles, kTileWarps), static_cast<unsigned>(queue.multiprocessors()));
-  launch(queue, ten ? dense_tiles_kernel<true> : dense_tiles_kernel<false>, {blocks, 1, 1}, {kThreads, 1, 1},
-         kStages * sizeof(Stage) + kPage, p);
+  launch_tiles(queue, ten ? dense_tiles_kernel<Kind::kTen> : dense_tiles_kernel<Kind::kChunks>, p);
+}
+
+bool dense_gated_takes(const DenseWeights& weights, std::int64_t streams, std::int64_t x_rows) {
+  return streams == kStreams && weights.rows % (kTileWarps * kRows) == 0 && weights.cols == kChunk + kMore &&
+         dense_tiles_take(weights, x_rows);
+}
+
+void dense_gated(Queue& queue, const DenseWeights& weights, const float* x, std::int64_t x_rows, const float* n,
+                 float* u) {
+  const DenseTileProduct product{&weights, u};
+  TileParams p = params_of({&product, 1}, x, x_rows);
+  p.rounds = 1;
+  p.n = n;
+  p.hidden = p.matrices[0].rows / kStreams;
+  launch_tiles(queue, dense_tiles_kernel<Kind::kGated>, p);
 }
 
 }  // namespace lockstep::kernels::cuda

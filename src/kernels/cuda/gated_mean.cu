@@ -10,7 +10,7 @@ constexpr int kStreams = 4;  ///< on their way at once
 
 struct MeanParams {
   const float *gate, *n;
-  float *u, *inject;
+  float* u;
   int streams, hidden;
 };
 
@@ -19,13 +19,6 @@ __global__ void __launch_bounds__(kRowThreads) gated_mean_kernel(MeanParams p) {
   trigger_next_grid();
   wait_previous_grid();
   const std::int64_t row = blockIdx.x;
-  const int thread = static_cast<int>(threadIdx.x);
-  if (p.inject != nullptr && blockIdx.y == 0) {
-    for (int s = thread; s < p.streams; s += kRowThreads) {
-      float* inject = p.inject + row * p.streams + s;
-      *inject = 2.0F * quick_sigmoid(*inject / static_cast<float>(p.streams));
-    }
-  }
   const int place = place_of_thread<kPlaces>();
   if (place >= p.hidden) return;
   const std::int64_t from = row * p.streams * p.hidden + place;
@@ -57,8 +50,8 @@ __global__ void __launch_bounds__(kRowThreads) gated_mean_kernel(MeanParams p) {
 }  // namespace
 
 void gated_mean(Queue& queue, const float* gate, const float* n, std::int64_t rows, std::int64_t streams,
-                std::int64_t hidden, float* u, float* inject) {
-  const MeanParams p{gate, n, u, inject, static_cast<int>(streams), static_cast<int>(hidden)};
+                std::int64_t hidden, float* u) {
+  const MeanParams p{gate, n, u, static_cast<int>(streams), static_cast<int>(hidden)};
   if (hidden % 4 == 0) {
     launch(queue, gated_mean_kernel<4>, blocks_of<4>(rows, hidden), {kRowThreads, 1, 1}, 0, p);
   } else {

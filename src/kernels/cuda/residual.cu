@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(NormParams p) {
 }
 
 struct VectorParams {
-  float* x;
+  float *x, *more;
   const float *a, *b, *c;
   std::int64_t n, streams, hidden, rows;
   float divisor;
@@ -52,7 +52,11 @@ __global__ void silu_divided_kernel(VectorParams p) {
   trigger_next_grid();
   wait_previous_grid();
   const int i = thread_item();
-  if (i < p.n) p.x[i] = canon_silu(p.x[i] / p.divisor);
+  if (i < p.n) {
+    p.x[i] = canon_silu(p.x[i] / p.divisor);
+  } else if (i < p.n + p.rows) {
+    p.more[i - p.n] = 2.0F * canon_sigmoid(p.more[i - p.n] / p.divisor);
+  }
 }
 
 /// One warp per row and stream.
@@ -228,12 +232,14 @@ void rms_norm(Queue& queue, const float* x, const float* weight, std::int64_t ro
          static_cast<std::size_t>(size) * sizeof(float), p);
 }
 
-void silu_divided(Queue& queue, float* x, std::int64_t n, float divisor) {
+void silu_divided(Queue& queue, float* x, std::int64_t n, float divisor, float* inject, std::int64_t injections) {
   VectorParams p{};
   p.x = x;
+  p.more = inject;
   p.n = n;
+  p.rows = inject == nullptr ? 0 : injections;
   p.divisor = divisor;
-  launch_threads(queue, silu_divided_kernel, n, p);
+  launch_threads(queue, silu_divided_kernel, n + p.rows, p);
 }
 
 void ple_gate(Queue& queue, const float* key, const float* query, const float* value, std::int64_t rows,

@@ -13,10 +13,11 @@ namespace lockstep::kernels::cuda {
 /// Every row [groups * size] gets the same weight [groups * size]. `out` may be `x`.
 void rms_norm(Queue& queue, const float* x, const float* weight, std::int64_t rows, std::int64_t groups,
               std::int64_t size, float eps, float* out);
-void silu_divided(Queue& queue, float* x, std::int64_t n, float divisor);
-/// u [rows, hidden]; also turns raw injection values [rows, streams], where given, into weights.
+/// Also turns raw injection values, where given, into weights, the divisor being the number of streams.
+void silu_divided(Queue& queue, float* x, std::int64_t n, float divisor, float* inject, std::int64_t injections);
+/// u [rows, hidden].
 void gated_mean(Queue& queue, const float* gate, const float* n, std::int64_t rows, std::int64_t streams,
-                std::int64_t hidden, float* u, float* inject);
+                std::int64_t hidden, float* u);
 void inject(Queue& queue, float* x, const float* weights, const float* y, std::int64_t rows, std::int64_t streams,
             std::int64_t hidden);
 /// When the last thing submitted is inject() or combine() into these rows x: one kernel does that and the norm of its

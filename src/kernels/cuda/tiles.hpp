@@ -25,6 +25,14 @@ struct DenseTileProduct {
 /// One or two products of the same activations f32 [x_rows, cols] in one launch; the second one may have few rows.
 void dense_tiles(Queue& queue, std::span<const DenseTileProduct> products, const float* x, std::int64_t x_rows);
 
+/// Whether dense_gated() serves these gates of a residual site, bf16 weights [streams * hidden, 320]: four streams, a
+/// hidden dimension of whole sixteens, a device full of tiles.
+[[nodiscard]] bool dense_gated_takes(const DenseWeights& weights, std::int64_t streams, std::int64_t x_rows);
+/// The product of activations f32 [x_rows, 320] and what gated_mean() makes of it and n [x_rows, streams, hidden]: u
+/// [x_rows, hidden]. The gates themselves go nowhere.
+void dense_gated(Queue& queue, const DenseWeights& weights, const float* x, std::int64_t x_rows, const float* n,
+                 float* u);
+
 /// Whether dense_long() serves this product: bf16 weights, whole chunks of inputs and many of them, few outputs.
 [[nodiscard]] bool dense_long_takes(const DenseWeights& weights, std::int64_t x_rows);
 /// dense_tiles() for so few rows on both sides that tiles would leave the device empty.
