@@ -212,5 +212,19 @@ TEST_F(Cuda, BlocksOfThePublishedWidth) {
   compare_blocks(pair, 64, 16, 1);
 }
 
+/// So many that the gates' product makes the mean itself, with and without injections.
+TEST_F(Cuda, ResidualSitesOfManyRows) {
+  Usual pair(70, next(), wide_config());
+  Side cpu(pair.cpu, 1, 1, StateType::BF16);
+  Side cuda(pair.device, 1, 1, StateType::BF16);
+  Source source(71);
+  for (const std::int64_t rows : {32, 41, 130}) {
+    const auto x = source.values(rows * pair.cpu.config.wide_size());
+    for (const bool inject : {true, false}) {
+      expect_same(fmt::format("hyper_read, {} rows", rows), cpu.hyper(x, rows, inject), cuda.hyper(x, rows, inject));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::backend
