@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kInnerThreads, 1) inner_kernel(InnerParams p) 
 #pragma unroll 1
   for (int i = thread; i < p.tokens * p.chunks; i += threads) copy_eight_soon(steps + i, p.steps + i);
   copies_made();
-  choose(routing, reinterpret_cast<float(*)[kMostExperts]>(parts), p);
+  choose<kTokens>(routing, reinterpret_cast<float(*)[kMostExperts]>(parts), p);
   const int pairs = p.tokens * p.ranks;
   if (block == p.blocks) {
     wait_copies<0>();
@@ -238,18 +238,24 @@ struct DownParams {
   unsigned mark;  ///< of Choice
 };
 
-constexpr int kDownWarps = 12;
+/// A row's ten experts and the shared one at once; those of four rows, about 39, in three rounds instead of the four of
+/// twelve warps (a layer of four rows 129.5 to 127 us).
+template <int kTokens>
+constexpr int kDownWarps = kTokens == 1 ? 11 : 14;
 constexpr int kDownChunks = 10;  ///< most of an inner row
 
-/// One block per tile of 16 outputs. A warp takes one expert's tile at a time, with kRows of its rows.
-template <int kTokens, int kRows>
-__global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownParams p) {
+constexpr int kDownWeights = few_stage_bytes<4>(kDownChunks);
+constexpr int kDownRow = kDownChunks * (kChunkDigits + 8);
+
+/// One block per tile of 16 outputs. A warp takes one expert's tile at a time, with one of its rows at a time; the last
+/// warp has room for all rows, and begins with the shared expert, which meets them all.
+template <int kTokens>
+__global__ void __launch_bounds__(32 * kDownWarps<kTokens>, 2) experts_down_kernel(DownParams p) {
   extern __shared__ __align__(16) std::byte memory[];
-  __shared__ Arrival arrivals[kDownWarps];
+  constexpr int kWarps = kDownWarps<kTokens>;
+  __shared__ Arrival arrivals[kWarps];
   trigger_next_grid();
-  constexpr int kWeights = few_stage_bytes<4>(kDownChunks);
-  constexpr int kRowBytes = kDownChunks * (kChunkDigits + 8);
-  constexpr int kSlot = kWeights + kRows * kRowBytes;
+  constexpr int kSlot = kDownWeights + kDownRow;
   __shared__ float results[kTokens * (kMostRanks + 1)][16];
   __shared__ std::int32_t words[4 * kTokens * kMostRanks + 4];
   const int thread = static_cast<int>(threadIdx.x);
@@ -263,7 +269,7 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
   Arrival& arrival = arrivals[warp];
   if (lane == 0) {
     arrival_init(arrival);
-    if (warp == 0) {
+    if (warp == kWarps - 1) {
       stage_tile_at_once<4>(slot, p.shared_down.codes + chunk * 512, p.shared_down.pairs + chunk * 64, p.chunks,
                             kDownChunks, arrival);
     }
@@ -278,11 +284,11 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
   const Choice made{p.choice, pairs};
   if (thread == 0) made.await(p.mark);
   __syncthreads();
-  for (int i = thread; i < 4 * pairs + 4; i += 32 * kDownWarps) words[i] = __ldcg(p.choice + i);
+  for (int i = thread; i < 4 * pairs + 4; i += 32 * kWarps) words[i] = __ldcg(p.choice + i);
   __syncthreads();
   if (thread == 0) made.read_by_one_of(gridDim.x);
   const int runs = choice.run_count();
-  if (lane == 0 && warp > 0 && warp <= runs) stage_run(warp - 1);
+  if (lane == 0 && warp < kWarps - 1 && warp < runs) stage_run(warp);
   wait_previous_grid();
   // What the end needs is on its way from the start.
   const int t = thread / 16;
@@ -296,10 +302,11 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
   }
   const int row = lane / 4;
   const int quad = lane % 4;
-  int round = 0;
+  const int room = warp == kWarps - 1 ? kTokens : 1;
 #pragma unroll 1
-  for (int item = warp; item <= runs; item += kDownWarps, ++round) {
-    const int run = item - 1;
+  for (int round = 0;; ++round) {
+    const int run = round == 0 && warp == kWarps - 1 ? -1 : warp + (round == 0 ? 0 : round * kWarps - 1);
+    if (run >= runs) break;
     int first = 0;
     int count = p.tokens;
     if (run >= 0) {
@@ -309,19 +316,19 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
     }
     const auto row_of = [&](int k) { return run < 0 ? pairs + k : choice.order(first + k); };
 #pragma unroll 1
-    for (int base = 0; base < count; base += kRows) {
-      std::byte* rows = slot + kWeights;
-      const int here = count - base < kRows ? count - base : kRows;
+    for (int base = 0; base < count; base += room) {
+      std::byte* rows = slot + kDownWeights;
+      const int here = count - base < room ? count - base : room;
 #pragma unroll 1
       for (int k = 0; k < here; ++k) {
         const std::int64_t from = static_cast<std::int64_t>(row_of(base + k)) * p.chunks;
 #pragma unroll 1
         for (int i = lane; i < p.chunks * 8; i += 32) {
-          copy_soon(rows + k * kRowBytes + i * 16, p.digits + from * kChunkDigits + i * 16);
+          copy_soon(rows + k * kDownRow + i * 16, p.digits + from * kChunkDigits + i * 16);
         }
 #pragma unroll 1
         for (int i = lane; i < p.chunks; i += 32) {
-          copy_eight_soon(rows + k * kRowBytes + kDownChunks * kChunkDigits + i * 8, p.steps + (from + i) * 8);
+          copy_eight_soon(rows + k * kDownRow + kDownChunks * kChunkDigits + i * 8, p.steps + (from + i) * 8);
         }
       }
       copies_made();
@@ -329,14 +336,14 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
       __syncwarp();
       arrival_wait(arrival, round & 1);
       const auto at_row = [&](int column) {
-        const int k = Columns<kRows>::token(column);
-        return rows + (k < here ? k : 0) * kRowBytes;
+        const int k = Columns<kTokens>::token(column);
+        return rows + (k < here ? k : 0) * kDownRow;
       };
       const auto* digits = reinterpret_cast<const uint4*>(at_row(row)) + quad * 2;
       const auto steps_of = [&](int column) {
         return reinterpret_cast<const float2*>(at_row(column) + kDownChunks * kChunkDigits);
       };
-      if (here == 1) {
+      if (kTokens == 1 || here == 1) {
         float total = 0.0F;
 #pragma unroll 1
         for (int begin = 0; begin < p.chunks; begin += kSegmentChunks) {
@@ -353,15 +360,15 @@ __global__ void __launch_bounds__(32 * kDownWarps, 2) experts_down_kernel(DownPa
       for (int begin = 0; begin < p.chunks; begin += kSegmentChunks) {
         const int some = p.chunks - begin < kSegmentChunks ? p.chunks - begin : kSegmentChunks;
         float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-        add_groups<4, kRows>(slot, kDownChunks, begin, some, digits, steps_of(2 * quad), steps_of(2 * quad + 1), lane,
-                             sums);
+        add_groups<4, kTokens>(slot, kDownChunks, begin, some, digits, steps_of(2 * quad), steps_of(2 * quad + 1), lane,
+                               sums);
 #pragma unroll
         for (int i = 0; i < 4; ++i) totals[i] += sums[i];
       }
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int k = 2 * quad + c;
-        if (k >= here || k >= kRows) continue;
+        if (k >= here || k >= kTokens) continue;
         float* to = results[row_of(base + k)];
         to[row] = totals[c];
         to[row + 8] = totals[2 + c];
@@ -456,10 +463,11 @@ void few_experts_down(Queue& queue, const FewExperts& e, const ActivationRows& i
   p.ranks = static_cast<int>(e.ranks);
   p.chunks = static_cast<int>(e.down->chunks());
   p.hidden = static_cast<int>(e.down->rows);
-  const int kept = p.tokens == 1 ? 1 : 2;
-  const auto slot = static_cast<std::size_t>(few_stage_bytes<4>(kDownChunks) + kept * kDownChunks * (kChunkDigits + 8));
-  launch(queue, p.tokens == 1 ? experts_down_kernel<1, 1> : experts_down_kernel<4, 2>,
-         {static_cast<unsigned>(e.down->tiles()), 1, 1}, {32 * kDownWarps, 1, 1}, kDownWarps * slot, p);
+  const int columns = p.tokens == 1 ? 1 : 4;
+  const int warps = p.tokens == 1 ? kDownWarps<1> : kDownWarps<4>;
+  const auto shared = static_cast<std::size_t>(warps * (kDownWeights + kDownRow) + (columns - 1) * kDownRow);
+  launch(queue, p.tokens == 1 ? experts_down_kernel<1> : experts_down_kernel<4>,
+         {static_cast<unsigned>(e.down->tiles()), 1, 1}, {static_cast<unsigned>(32 * warps), 1, 1}, shared, p);
 }
 
 }  // namespace lockstep::kernels::cuda

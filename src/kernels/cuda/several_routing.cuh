@@ -50,7 +50,7 @@ static __global__ void __launch_bounds__(kRouteThreads) several_route_kernel(Sev
   const int row = static_cast<int>(blockIdx.x);
   const int pairs = p.rows * p.ranks;
   const SortedPairs out{p.choice, pairs};
-  choose(routing, values, RouteRow{p.logits + static_cast<std::int64_t>(row) * p.experts, 1, p.experts, p.ranks});
+  choose<1>(routing, values, RouteRow{p.logits + static_cast<std::int64_t>(row) * p.experts, 1, p.experts, p.ranks});
   // Until they are sorted, the chosen experts lie where the order goes.
   if (thread < p.ranks) {
     out.order(row * p.ranks + thread) = routing.chosen[thread];
