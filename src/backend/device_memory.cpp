@@ -54,7 +54,8 @@ void use_attention(const artifact::ModelConfig& config, std::int64_t rows, std::
 std::uint64_t quantised_rows(const artifact::ModelView& view, std::int64_t rows) {
   const artifact::ModelConfig& config = view.config;
   std::set<int> groups;
-  std::int64_t cols = config.experts_per_token * config.expert_dim;  // one row for each chosen expert
+  std::int64_t cols = config.experts_per_token * config.expert_dim;       // one row for each chosen expert
+  if (view.draft.has_value()) cols = std::max(cols, config.wide_size());  // all streams of a row at once
   for (const artifact::MatrixPart& part : artifact::walk_model(view).matrices) {
     if (!part.matrix->quantised) continue;
     groups.insert(part.matrix->group);

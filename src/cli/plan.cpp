@@ -273,7 +273,7 @@ void add_plan(CLI::App& app, CommandContext& context) {
   number("--parallel", options->parallel, 1, 256, "Sequences at the same time")->capture_default_str();
   number("--depth", options->depth, 0, decode::kMaxDepth, "Draft tokens a cycle; 0 decodes plainly")
       ->capture_default_str();
-  number("--prefill-chunk", options->chunk, 0, 1 << 16, "Prompt tokens of a step; 0: 256, on CUDA 2,048")
+  number("--prefill-chunk", options->chunk, 0, 1 << 16, "Prompt tokens of a step; 0: 256, on CUDA 4,096")
       ->capture_default_str();
   command->add_flag("--no-measure", options->no_measure, "Do not measure the speed of reading memory");
   command->add_flag("--json", options->json, "Print one JSON object");

@@ -85,7 +85,8 @@ Status check_fits(const DevicePlan& plan, std::uint64_t free, std::uint64_t avai
   return fail(
       ErrorKind::Limit,
       "{}: does not fit in the memory of {}: it takes {}; {} are free. Use {}a smaller recipe, fewer or shorter "
-      "sequences, or another device; 'lockstep plan --device' shows the parts, --force-memory loads anyway",
+      "sequences, shorter chunks of prompts (--prefill-chunk, in bench --chunk), or another device; 'lockstep plan "
+      "--device' shows the parts, --force-memory loads anyway",
       name, device, describe(plan), bytes_text(free), plan.table > 0 ? "--ple pinned, " : "");
 }
 
